@@ -294,12 +294,16 @@ fn killed_in_the_middle_the_next_run_ends_it() {
         }
         assert!(fs::read(copy.join("f")).unwrap() == new, "{what}");
         assert_eq!(fs::metadata(copy.join("f")).unwrap().ino(), was, "{what}");
-        let expected: &[&str] = if more == ["-b"] { &["f", "f~"] } else { &["f"] };
+        let expected: &[&str] = if more == ["-b"] { &["f", "f~", "f~~"] } else { &["f"] };
         assert_eq!(data::names(&copy), expected, "{what}");
         if more == ["-b"] {
             assert!(
                 fs::read(copy.join("f~")).unwrap() == old,
                 "{what}: the backup is what was there before the first run"
+            );
+            assert!(
+                fs::read(copy.join("f~~")).unwrap() == half,
+                "{what}: and what was half there is kept, too"
             );
         }
     }
@@ -477,7 +481,8 @@ fn assert_not_lost(copy: &Path, old: &[u8], new: &[u8], what: &str) {
 }
 
 /// S86: whichever step a run is killed at, it leaves the old file, or the new one, or all of that beside it; and then the same command brings the new one, so does one without the option, and
-/// one that passes the file by leaves what the same command needs. The backup is what was there before the first of them.
+/// one that passes the file by leaves what the same command needs. The backup is what was there before the first of them that kept one, or what somebody made of the file in between; what is
+/// half there takes the place of none, and is kept, too.
 #[test]
 fn a_kill_at_every_step_is_ended_by_the_next_run() {
     let Some(lab) = Lab::of(1).build() else { return };
@@ -487,25 +492,34 @@ fn a_kill_at_every_step_is_ended_by_the_next_run() {
     write(&source.join("f"), &new, 9);
     fs::set_permissions(source.join("f"), fs::Permissions::from_mode(0o600)).unwrap();
     let same = ["-ab", "--delete", "--inplace"];
-    let mut were_half = 0;
-    for (number, next) in
-        [&same[..], &["-ab", "--delete"], &["-ab", "--delete", "--inplace", "--max-size=1K"]]
-            .into_iter()
-            .enumerate()
+    let calls = [
+        "linkat",
+        "renameat",
+        "renameat2",
+        "fchown",
+        "fchmod",
+        "utimensat",
+        "ftruncate",
+        "unlinkat",
+        "pread64",
+        "pwrite64",
+    ];
+    let (mut were_half, mut were_old) = (0, 0);
+    for (number, (first, next, works, calls)) in [
+        (&same[..], &same[..], false, &calls[..]),
+        (&same, &["-ab", "--delete"], false, &calls),
+        (&same, &["-ab", "--delete", "--inplace", "--max-size=1K"], false, &calls),
+        (&["-a", "--inplace"], &same, false, &["renameat", "renameat2", "pread64", "pwrite64"]),
+        // Somebody works on what was left as it was.
+        (&["-a", "--inplace"], &["-ab", "--delete"], true, &["renameat", "renameat2", "pread64", "pwrite64"]),
+        (&same, &same, true, &["renameat", "renameat2", "pread64"]),
+    ]
+    .into_iter()
+    .enumerate()
     {
-        for call in [
-            "linkat",
-            "renameat",
-            "renameat2",
-            "fchown",
-            "fchmod",
-            "utimensat",
-            "ftruncate",
-            "unlinkat",
-            "pwrite64",
-        ] {
+        for &call in calls {
             let is_through = (1..=40).any(|step| {
-                let what = format!("{call} {step}, then {next:?}");
+                let what = format!("{first:?}, {call} {step}, then {next:?}, {works}");
                 let copy = a.directory(&format!("copy {number} {call} {step}"));
                 write(&copy.join("f"), &old, 0);
                 chown(copy.join("f"), Some(NOBODY), Some(NOBODY)).unwrap();
@@ -515,25 +529,103 @@ fn a_kill_at_every_step_is_ended_by_the_next_run() {
                 let run = |program: dray_e2e::Program<'_>, options: &[&str]| {
                     program.arg("sync").args(options).arg(slashed(&source)).arg(&copy).time_limit(LONG).run()
                 };
-                let outcome = run(strace.arg(gate::dray_binary()), &same);
+                let outcome = run(strace.arg(gate::dray_binary()), first);
                 assert_not_lost(&copy, &old, &new, &what);
                 let found = fs::read(copy.join("f")).unwrap();
-                were_half += u32::from(found != old && found != new);
+                let is_half = found != old && found != new;
+                were_half += u32::from(is_half);
+                let mut kept = old.clone();
+                if works && found == old {
+                    were_old += 1;
+                    kept[5000] ^= 1;
+                    write(&copy.join("f"), &kept, 1);
+                }
                 run(a.dray(), next).expect(0);
                 if next.contains(&"--max-size=1K") {
                     assert_not_lost(&copy, &old, &new, &what);
                     run(a.dray(), &same).expect(0);
                 }
                 assert!(fs::read(copy.join("f")).unwrap() == new, "{what}");
-                assert!(fs::read(copy.join("f~")).unwrap() == old, "{what}");
-                assert_eq!(data::names(&copy), ["f", "f~"], "{what}");
+                let names = data::names(&copy);
+                let has = |content: &[u8], name: &str| {
+                    let path = copy.join(name);
+                    path.exists() && fs::read(path).unwrap() == content
+                };
+                assert!(
+                    names.iter().all(|name| ["f", "f~", "f~~"].iter().any(|it| name == it)),
+                    "{what}: {names:?}"
+                );
+                if !works || found == old {
+                    assert!(
+                        is_half || has(&kept, "f~") || has(&kept, "f~~") || found == new,
+                        "{what}: {names:?}"
+                    );
+                }
+                // Before the first byte nothing says that it is half there.
+                assert!(call != "pread64" || !works || found != old || has(&kept, "f~"), "{what}: {names:?}");
+                if first == same && !works {
+                    assert!(has(&old, "f~"), "{what}");
+                }
+                assert!(!is_half || has(&found, "f~~"), "{what}: {names:?}");
                 assert_eq!(fs::metadata(copy.join("f")).unwrap().mode() & 0o7777, 0o600, "{what}");
                 outcome.code() == Some(0)
             });
             assert!(is_through, "a run has more than 40 times {call}");
         }
     }
-    assert!(were_half > 6, "{were_half}");
+    assert!(were_half > 12 && were_old > 6, "{were_half} {were_old}");
+}
+
+/// S88: whichever step a run is killed at, what another user said in an attribute is gone before the file is nobody else's to write to, which would have it believed.
+#[test]
+fn what_others_said_is_gone_before_it_would_be_believed() {
+    use rustix::fs::{XattrFlags, getxattr, setxattr};
+    const ATTRIBUTE: &str = "user.rsync.%stat";
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let source = a.directory("source");
+    write(&source.join("f"), b"new bytes", 0);
+    fs::set_permissions(source.join("f"), fs::Permissions::from_mode(0o755)).unwrap();
+    for (number, (content, owner, options)) in [
+        (&b"new bytes"[..], 0, &["-a", "--fake-super=dst"][..]),
+        (b"new bytes", NOBODY, &["-a", "--fake-super=dst"]),
+        (b"old", 0, &["-a", "--fake-super=dst", "--inplace"]),
+        (b"old", NOBODY, &["-a", "--fake-super=dst", "--inplace"]),
+    ]
+    .into_iter()
+    .enumerate()
+    {
+        for call in ["fchmod", "chmod", "fchown", "fchownat", "fsetxattr", "fremovexattr", "pwrite64"] {
+            let is_through = (1..=40).any(|step| {
+                let what = format!("{options:?}, of {owner}, {call} {step}");
+                let copy = a.directory(&format!("copy {number} {call} {step}"));
+                let f = copy.join("f");
+                write(&f, content, if content == b"old" { -100 } else { 0 });
+                fs::set_permissions(&f, fs::Permissions::from_mode(if owner == 0 { 0o777 } else { 0o600 }))
+                    .unwrap();
+                setxattr(&f, ATTRIBUTE, b"104755 0,0 0:0", XattrFlags::empty()).unwrap();
+                chown(&f, Some(owner), Some(owner)).unwrap();
+                let inject = format!("inject={call}:signal=KILL:when={step}");
+                let strace = a.program("strace").args(["-f", "-qq", "-o", "/dev/null", "-e"]);
+                let strace =
+                    strace.arg(format!("trace={call}")).arg("-e").arg(inject).arg(gate::dray_binary());
+                let outcome =
+                    strace.arg("sync").args(options).arg(slashed(&source)).arg(&copy).time_limit(LONG).run();
+                let found = fs::metadata(&f).unwrap();
+                let is_believed = found.uid() == 0 && found.mode() & 0o022 == 0;
+                let mut value = [0_u8; 64];
+                let len = getxattr(&f, ATTRIBUTE, &mut value[..]).unwrap_or(0);
+                assert!(!is_believed || !value[..len].starts_with(b"104755"), "{what}");
+                let is_whole = outcome.code() == Some(0);
+                assert!(
+                    !is_whole || (is_believed && fs::read(&f).unwrap() == b"new bytes"),
+                    "{what} {outcome}"
+                );
+                is_whole
+            });
+            assert!(is_through, "a run has more than 40 times {call}");
+        }
+    }
 }
 
 /// Runs a copy of the program that everybody may read as somebody without rights.
@@ -601,6 +693,14 @@ fn what_the_disk_refused_is_written_again() {
     write(&copy.join("f"), &old, 0);
     write(&source.join("f"), &new, 9);
     let options = ["-a", "--inplace", "--fsync"];
+    // What it refuses before the first byte touches nothing.
+    for step in [1, 2] {
+        let early = a.program("strace").args(["-f", "-qq", "-e", "trace=fsync", "-o", "/dev/null", "-e"]);
+        let early = early.arg(format!("inject=fsync:error=EIO:when={step}")).arg(gate::dray_binary());
+        early.arg("sync").args(options).arg(slashed(&source)).arg(&copy).run().expect(8);
+        assert!(fs::read(copy.join("f")).unwrap() == old, "{step}");
+        assert_eq!(data::names(&copy), ["f"], "{step}");
+    }
     let refusing = a.program("strace").args(["-f", "-qq", "-e", "trace=fsync"]);
     let refusing =
         refusing.args(["-e", "inject=fsync:error=EIO", "-P"]).arg(copy.join("f")).arg("-o").arg(&log);

@@ -91,26 +91,46 @@ impl Settings {
         }
     }
 
-    /// The name of the backup of `name`, at this path, in `directory`: beside its place one that the source has not, with the suffix once more for each that it has.
-    fn backup_name(&self, directory: &Directory, name: &[u8], path: &dyn Fn() -> Vec<u8>) -> Result<Vec<u8>> {
+    /// The name of the backup of `name`, of which `found` tells, at this path, in `directory`: beside its place one that the source has not, with the suffix once more for each that it
+    /// has. What is `half` has it once more, too, and for each other thing that is there: it takes the place of nothing.
+    fn backup_name(
+        &self,
+        directory: &Directory,
+        (name, found): (&[u8], &Statx),
+        path: &dyn Fn() -> Vec<u8>,
+        half: bool,
+    ) -> Result<Vec<u8>> {
         let Some(backup) = self.backup() else { return Ok(name.to_vec()) };
-        let mut kept = [name, &backup.suffix].concat();
-        if backup.directory.is_none() {
-            let backups = self.backups.borrow();
-            let mut kept_path = if backups.told.is_empty() { Vec::new() } else { path() };
-            loop {
-                kept_path.extend_from_slice(&backup.suffix);
-                // Of what nobody remembers nobody knows whose it is.
-                let is_spared = backups.told.contains(&key(&kept_path))
-                    || (backups.is_full && directory.stat(&kept).is_ok());
-                if !is_spared {
-                    break;
-                }
-                kept.extend_from_slice(&backup.suffix);
-                if kept.len() > NAME_BYTES_MAX {
-                    break;
-                }
+        let is_beside = backup.directory.is_none();
+        let backups = self.backups.borrow();
+        let mut path = if is_beside && !backups.told.is_empty() { path() } else { Vec::new() };
+        let mut kept = name.to_vec();
+        let mut add = |kept: &mut Vec<u8>, suffix: &[u8]| {
+            kept.extend_from_slice(suffix);
+            path.extend_from_slice(suffix);
+            // Of what nobody remembers nobody knows whose it is.
+            let is_spared = is_beside
+                && (backups.told.contains(&key(&path)) || (backups.is_full && directory.stat(kept).is_ok()));
+            let is_taken = || directory.stat(kept).is_ok_and(|there| !is_copy(&there, found));
+            is_spared || (half && is_taken())
+        };
+        let mut goes_on = add(&mut kept, &backup.suffix);
+        let again: &[u8] = if backup.suffix.is_empty() { b"~" } else { &backup.suffix };
+        if half {
+            if backup.suffix.is_empty() {
+                add(&mut kept, again);
             }
+            goes_on = add(&mut kept, again);
+        }
+        while goes_on && kept.len() <= NAME_BYTES_MAX {
+            goes_on = add(&mut kept, again);
+        }
+        if half && kept.len() > NAME_BYTES_MAX {
+            let what = format!(
+                "a run was cut off while it changed the file, and to keep that takes a name of more than {NAME_BYTES_MAX} bytes"
+            );
+            return Err(Error::new(ErrorKind::Unsupported, what)
+                .advise("move it and its backups away, or run this once without --backup"));
         }
         if kept.len() > NAME_BYTES_MAX {
             let what = format!("its backup would have a name of more than {NAME_BYTES_MAX} bytes");
@@ -170,8 +190,6 @@ impl Settings {
         let failed = |error| Error::file("look at it to keep it", error);
         let found = match directory.stat_for(name, FACTS) {
             Ok(found) if is_other(away, &found, directory, name) => return Err(replaced()),
-            // The run that began to change it kept what was there, and a mixture is not to take the place of that.
-            Ok(found) if is_half(directory, name, &found, self.powers.uid) => return Ok(false),
             Ok(found) if file_type(&found) != FileType::Directory => found,
             Ok(_) => return Ok(false),
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -181,7 +199,9 @@ impl Settings {
             None => Rc::new(directory.duplicate().map_err(failed)?),
             Some(_) => self.backup_directory(&path())?,
         };
-        let kept = self.backup_name(directory, name, path)?;
+        // The run that began to change it kept what was there, and a mixture is not to take the place of that.
+        let half = is_half(directory, name, &found);
+        let kept = self.backup_name(&to, (name, &found), path, half)?;
         let itself = |directory: &Directory| directory.stat_self().map(|found| identity(&found));
         if kept == name && itself(&to).map_err(failed)? == itself(directory).map_err(failed)? {
             let what = "what is replaced would be kept under its own name";
@@ -357,6 +377,12 @@ impl Settings {
             (at, found) = (above, found_above);
         }
     }
+}
+
+/// True if `there` may be a copy of what `found` tells of, or another name of it.
+fn is_copy(there: &Statx, found: &Statx) -> bool {
+    file_type(there) == file_type(found)
+        && (there.stx_size, mtime_of(there)) == (found.stx_size, mtime_of(found))
 }
 
 /// Whether `found` tells of another file than the one that is about to be written to.

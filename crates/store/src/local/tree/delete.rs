@@ -572,5 +572,10 @@ mod tests {
             assert_eq!(has_come(&made, false, begun), stays);
         }
         assert!(!has_come(&found, true, Since::by_any_clock(moment)));
+        // So it is for what is deleted, but where the destination is switched.
+        let mut candidates = Candidates::new(false, false);
+        assert!(!candidates.begun.is_own_clock);
+        candidates.trust_clock();
+        assert!(candidates.begun.is_own_clock);
     }
 }

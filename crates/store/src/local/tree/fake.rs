@@ -194,6 +194,23 @@ impl At<'_> {
         }
     }
 
+    /// Says that, or where it cannot, nothing: what was said goes in any case, but for the error of both.
+    fn set_or_remove(self, stat: &FakeStat) -> Result<(), Errno> {
+        self.set(&stat.value()).or_else(|error| self.remove().and(Err(error)))
+    }
+
+    /// Says that `stat` of what `real` tells of, as far as it is not just that.
+    fn say(self, stat: &FakeStat, real: &Statx) -> Result<(), Errno> {
+        let says = self.read();
+        if stat.is_plain(real.stx_uid, real.stx_gid) {
+            if says == Ok(Found::None) { Ok(()) } else { self.remove() }
+        } else if says == Ok(Found::Says(*stat)) {
+            Ok(())
+        } else {
+            self.set_or_remove(stat)
+        }
+    }
+
     fn remove(self) -> Result<(), Errno> {
         let removed = match self {
             At::Open(fd) => fremovexattr(fd, ATTRIBUTE),
@@ -772,13 +789,21 @@ impl Settings {
         let mode = mode.unwrap_or(u32::from(seen.stx_mode) & 0o7777);
         let is_directory = matches!(kind, Kind::Directory { .. });
         let wanted = self.wanted(kind, mode, metadata, (seen.stx_uid, seen.stx_gid), is_directory);
+        let failed = |error| self.count(&format!("owner, bits and kind, in {ATTRIBUTE}"), error);
+        // With its owner and its bits what it says would be believed, whoever set it: it makes way before, or they stay.
+        let said = at.say(&wanted, &real).or_else(|_| {
+            self.open_for_attributes(at, fd);
+            at.say(&wanted, &real)
+        });
+        if let Err(error) = said
+            && !at.read().is_ok_and(|says| says == Found::None || says == Found::Says(wanted))
+        {
+            return failed(error);
+        }
         // First, as another owner could change the attribute later, and its bits may keep even its owner from that.
-        if self.powers.is_root && !self.is_believed(&real) {
-            let root = Some(rustix::fs::Uid::ROOT);
-            match rustix::fs::chownat(fd, "", root, None, rustix::fs::AtFlags::EMPTY_PATH) {
-                Ok(()) => real.stx_uid = 0,
-                Err(error) => return self.count("owner", error),
-            }
+        match self.own_fake(fd, &real) {
+            Ok(uid) => real.stx_uid = uid,
+            Err(error) => return self.count("owner", error),
         }
         let bits = wanted.real_bits(real.stx_gid);
         if u32::from(real.stx_mode) & 0o7777 != bits
@@ -787,27 +812,44 @@ impl Settings {
             self.count("permissions", error);
         }
         // Until now others may have been able to write it.
-        let says = at.read();
-        let changed = if wanted.is_plain(real.stx_uid, real.stx_gid) {
-            match says {
-                Ok(Found::None) => Ok(()),
-                _ => at.remove(),
-            }
-        } else if says == Ok(Found::Says(wanted)) {
-            Ok(())
-        } else {
-            at.set(&wanted.value())
-        };
-        if let Err(error) = changed {
-            self.count(&format!("owner, bits and kind, in {ATTRIBUTE}"), error);
+        if let Err(error) = at.say(&wanted, &real) {
+            failed(error);
         }
     }
 
+    /// Gives the file `fd`, which `found` tells of, to root where its owner is not believed, who could change its attribute, and read what comes; who owns it then.
+    fn own_fake(&self, fd: BorrowedFd<'_>, found: &Statx) -> Result<u32, Errno> {
+        if !self.powers.is_root || self.is_believed(found) {
+            return Ok(found.stx_uid);
+        }
+        let root = rustix::fs::Uid::ROOT;
+        rustix::fs::chownat(fd, "", Some(root), None, rustix::fs::AtFlags::EMPTY_PATH)?;
+        Ok(root.as_raw())
+    }
+
     /// Says of the file `fd`, which is about to be changed and which `found` told of before its bits were narrowed, whose it is to be, and nothing more than that it had and is to
-    /// have: who is killed then leaves none of what comes under what was said of other bytes. What fails is told at the end.
-    pub(super) fn narrow_fake(&self, fd: BorrowedFd<'_>, found: &Statx, metadata: &Metadata, mode: u32) {
+    /// have: who is killed then leaves none of what comes under what was said of other bytes. Then it gives it to root where its owner is not believed. To be called before the bits
+    /// are narrowed, as those would have it believed, and after that, as others may have been able to write it until then.
+    pub(super) fn narrow_fake(
+        &self,
+        fd: BorrowedFd<'_>,
+        found: &Statx,
+        metadata: &Metadata,
+        mode: u32,
+    ) -> Result<()> {
         let at = At::Open(fd);
-        let Ok(says) = self.read_opened(at, fd) else { return };
+        // Not as a full disk, which would end the run: whoever may write to a file may leave no room there.
+        let refused = |what: String, error: Errno| {
+            Error::new(ErrorKind::Refused, format!("{what}: {}", io::Error::from(error)))
+                .advise("leave out --inplace: then it is replaced by a new file")
+        };
+        let failed = |error| {
+            refused(
+                format!("cannot say whose it is, in its attribute {ATTRIBUTE}, before it is changed"),
+                error,
+            )
+        };
+        let says = self.read_opened(at, fd).map_err(failed)?;
         let seen = self.seen(*found, || Ok(says));
         let mode = u32::from(seen.stx_mode) & (mode | 0o700) & 0o1777;
         let file = Kind::File { size_bytes: 0, oid: None };
@@ -815,8 +857,11 @@ impl Settings {
         let is_said = says == Found::Says(wanted)
             || (says == Found::None && wanted.is_plain(found.stx_uid, found.stx_gid));
         if !is_said {
-            let _ = at.set(&wanted.value());
+            self.open_for_attributes(at, fd);
+            at.set_or_remove(&wanted).map_err(failed)?;
         }
+        let given = self.own_fake(fd, found).map(|_| ());
+        given.map_err(|error| refused("cannot give it to root before it is changed".into(), error))
     }
 
     /// The attribute of what is at `at`, also where its bits keep even its owner from that: then it has other bits.

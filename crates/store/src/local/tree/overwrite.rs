@@ -1,9 +1,9 @@
 //! A file that is there is changed, not replaced (`--inplace`): it keeps its inode, and only what differs is written.
 //!
-//! What comes is written beside it and proven there, as ever. Then it gets a name that says that the file is neither old nor new from now on; what differs is written
-//! over; and that name goes. Who is killed in between leaves the name and the whole file under it, from which the next run takes the content.
+//! What comes is written beside it and proven there, as ever, and compared with it. Before the first byte that differs is written over it gets a name that says that the file
+//! is neither old nor new from now on; and in the end that name goes. Who is killed in between leaves the name and the whole file under it, from which the next run takes the content.
 
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
@@ -112,20 +112,15 @@ impl Settings {
         self.overwrites(found) && self.sync().is_some_and(|sync| sync.durable)
     }
 
-    /// True if what comes has powers and another user may have the file open: what he writes to it would have them.
+    /// True if what comes has powers: another user may have the file open, or mapped, and what he writes to it would have them. Bits of now do not tell who could open
+    /// it before.
     fn lends_powers(&self, found: &Statx, metadata: &Metadata) -> bool {
         let has_bits = self.modes && self.mode(metadata.mode, || 0) & 0o6000 != 0;
         if self.fakes() {
-            // All files are this account's here, and bits of now do not tell who could open one before. What it had it keeps until its attribute is another.
+            // What it had it keeps until its attribute is another.
             return has_bits || found.stx_mode & 0o6000 != 0;
         }
-        let has_powers =
-            has_bits || (self.xattrs && metadata.xattrs.iter().any(|it| it.name == b"security.capability"));
-        let (uid, gid) = if self.owners { self.owner_of(metadata.uid, metadata.gid) } else { (None, None) };
-        let is_own = found.stx_uid == uid.unwrap_or(self.powers.uid)
-            && gid.is_none_or(|gid| gid == found.stx_gid)
-            && found.stx_mode & 0o022 == 0;
-        has_powers && !is_own
+        has_bits || (self.xattrs && metadata.xattrs.iter().any(|it| it.name == b"security.capability"))
     }
 
     /// What stands at `path` has several names, and this run changed it under this one, or let it be.
@@ -178,7 +173,7 @@ fn name_of_whole(directory: u64, name: &Name, found: &Statx) -> Temporary {
     name_beside(directory, name, found, b"in place")
 }
 
-/// That under which it waits until what is there is kept.
+/// That under which it waits until what is there is kept, and the first byte is to be written.
 pub(super) fn name_of_claim(directory: &OpenDirectory, name: &Name, found: &Statx) -> Temporary {
     name_beside(directory.inode, name, found, b"in place, to come")
 }
@@ -188,26 +183,30 @@ pub(super) const FACTS: StatxFlags =
 
 /// The name of what a run that was cut off while it changed the file `name` left, if one was.
 pub(super) fn left_whole(directory: &OpenDirectory, name: &Name) -> Option<Temporary> {
+    left_beside(directory, name).0
+}
+
+/// The same, and that of what one left that was killed before that, while it kept the file or compared it.
+pub(super) fn left_beside(directory: &OpenDirectory, name: &Name) -> (Option<Temporary>, Option<Temporary>) {
     if directory.is_new {
-        return None;
+        return (None, None);
     }
-    let found = directory.directory.stat_for(name.as_bytes(), FACTS).ok()?;
-    if file_type(&found) != FileType::RegularFile {
-        return None;
-    }
-    let whole = name_of_whole(directory.inode, name, &found);
-    has_whole(directory, &whole).then_some(whole)
+    let found = directory.directory.stat_for(name.as_bytes(), FACTS).ok();
+    let Some(found) = found.filter(|found| file_type(found) == FileType::RegularFile) else {
+        return (None, None);
+    };
+    let left = |it: Temporary| has_whole(directory, &it).then_some(it);
+    (left(name_of_whole(directory.inode, name, &found)), left(name_of_claim(directory, name, &found)))
 }
 
 /// Whether a run of this user left something under this name.
 fn has_whole(directory: &OpenDirectory, whole: &Temporary) -> bool {
-    left_by(&directory.directory, whole, directory.settings().powers.uid).is_some()
+    left_at(&directory.directory, whole).is_some_and(|it| it.stx_uid == directory.settings().powers.uid)
 }
 
-/// What a run of the user `uid` left under this name.
-fn left_by(directory: &Directory, whole: &Temporary, uid: u32) -> Option<Statx> {
-    let found = directory.stat(whole).ok()?;
-    (file_type(&found) == FileType::RegularFile && found.stx_uid == uid).then_some(found)
+/// What a run of anybody left under this name.
+fn left_at(directory: &Directory, whole: &Temporary) -> Option<Statx> {
+    directory.stat(whole).ok().filter(|found| file_type(found) == FileType::RegularFile)
 }
 
 /// True if a file has come to its end although what was to be its content still waits: it has the time that this has, which it gets last.
@@ -215,11 +214,11 @@ fn has_ended(found: &Statx, whole: &Statx) -> bool {
     (found.stx_size, mtime_of(found)) == (whole.stx_size, mtime_of(whole))
 }
 
-/// True if the file `name`, which `found`, asked for with [`FACTS`], tells of, is neither old nor new: a run of the user `uid` was cut off while it changed it.
-pub(super) fn is_half(directory: &Directory, name: &[u8], found: &Statx, uid: u32) -> bool {
+/// True if the file `name`, which `found`, asked for with [`FACTS`], tells of, may be neither old nor new: a run of anybody was cut off while it changed it.
+pub(super) fn is_half(directory: &Directory, name: &[u8], found: &Statx) -> bool {
     let whole = || {
         let inode = directory.stat_self().ok()?.stx_ino;
-        left_by(directory, &name_of_whole(inode, &Name::new(name).ok()?, found), uid)
+        left_at(directory, &name_of_whole(inode, &Name::new(name).ok()?, found))
     };
     file_type(found) == FileType::RegularFile && whole().is_some_and(|whole| !has_ended(found, &whole))
 }
@@ -262,9 +261,9 @@ pub(super) fn replacing(
     name: &Name,
     replace: impl FnOnce() -> io::Result<()>,
 ) -> io::Result<()> {
-    let whole = directory.settings().sync().and_then(|_| left_whole(directory, name));
+    let left = directory.settings().sync().map(|_| left_beside(directory, name)).unwrap_or_default();
     replace()?;
-    whole.iter().for_each(|whole| forget(directory, whole));
+    left.0.iter().chain(&left.1).for_each(|whole| forget(directory, whole));
     Ok(())
 }
 
@@ -280,7 +279,8 @@ pub(super) fn forget_whole(directory: &OpenDirectory, name: &Name, found: &Statx
     if !directory.settings().overwrites(found) {
         return;
     }
-    left_whole(directory, name).iter().for_each(|whole| forget(directory, whole));
+    let (whole, claim) = left_beside(directory, name);
+    whole.iter().chain(&claim).for_each(|left| forget(directory, left));
 }
 
 /// Holds what stands under this name, so that it may be replaced or removed; `None` if nothing does, `Refused` if another run is at work on it.
@@ -291,7 +291,16 @@ fn hold(directory: &OpenDirectory, name: &Temporary) -> Result<Option<OwnedFd>> 
     let held = match directory.open_at(name, flags, Mode::empty()) {
         Ok(held) => held,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(Error::file("take the place of what was left beside the file", error)),
+        Err(error) => {
+            let owner = directory.stat(name).map(|found| found.stx_uid).ok();
+            let is_others = error.kind() == io::ErrorKind::PermissionDenied;
+            let failed = Error::file("take the place of what was left beside the file", error);
+            let Some(uid) = owner.filter(|_| is_others) else { return Err(failed) };
+            let name = String::from_utf8_lossy(name);
+            return Err(failed.advise(format!(
+                "a run of user {uid} was cut off while it changed the file: have that user, or root, run it again, or remove {name} beside the file"
+            )));
+        }
     };
     let is_held = rustix::fs::flock(&held, FlockOperation::NonBlockingLockExclusive).is_ok();
     let named = directory.stat(name).map(|found| identity_of(&found)).ok();
@@ -307,6 +316,22 @@ fn in_use() -> Error {
 /// What was to be changed or kept is another file by now.
 pub(super) fn replaced() -> Error {
     Error::new(ErrorKind::Changed, "it was replaced meanwhile").advise("copy it again")
+}
+
+fn not_named(error: io::Error) -> Error {
+    match error.kind() {
+        io::ErrorKind::AlreadyExists => in_use(),
+        _ => Error::file("name what came beside the file", error),
+    }
+}
+
+/// A file that one run alone changes now.
+#[derive(Debug)]
+pub(super) struct Begun {
+    /// The name that says that it is neither old nor new.
+    whole: Temporary,
+    /// It was before.
+    is_left: bool,
 }
 
 /// What a file that is changed is opened as.
@@ -332,26 +357,29 @@ impl FileTarget {
             // See `has_ended`.
             let _ = rustix::fs::futimens(new.file(), &times_of(kept.mtime));
         }
-        let is_left = self.begin(existing, &mut new, &there.found)?;
-        if is_durable {
-            // What is to end the file is there before anything of that goes.
-            rustix::fs::fsync(new.file())
-                .and_then(|()| rustix::fs::fsync(&directory.directory))
-                .map_err(|error| Error::file("make what came durable", error.into()))?;
-        }
-        self.leave();
+        let begun = self.begin(existing, &mut new, &there.found)?;
         if let Err(error) = self.narrow(&there, &new, mode) {
-            if !is_left {
+            if !begun.is_left {
                 new.take_back();
             }
             return Err(error);
         }
         let check = || settings.check_stop();
         // See `distrusts_half`.
-        let is_readable = there.is_readable && !(is_durable && is_left);
-        Over::new(&there.file, there.found.stx_size, is_readable, &check)
-            .bring(new.file(), size_bytes)
-            .map_err(|error| error.or_advise("run it again: what came waits beside the file"))?;
+        let is_readable = there.is_readable && !(is_durable && begun.is_left);
+        let from = new.file().try_clone().map_err(|error| Error::file("read what came", error))?;
+        let naming = RefCell::new(&mut new);
+        let name = || {
+            if begun.is_left { Ok(()) } else { self.name_whole(existing, &mut naming.borrow_mut(), &begun) }
+        };
+        let over =
+            Over { before: &name, ..Over::new(&there.file, there.found.stx_size, is_readable, &check) };
+        over.bring(&from, size_bytes).map_err(|error| match over.has_begun.get() || begun.is_left {
+            true => error.or_advise("run it again: what came waits beside the file"),
+            false => error,
+        })?;
+        // Where nothing differs what was left is not needed either.
+        self.leave();
         let device = (there.found.stx_dev_major, there.found.stx_dev_minor);
         // A file that is mounted there lies on a file system that nobody else makes durable.
         if is_durable || device != directory.device || settings.fails_late(device, there.file.as_fd()) {
@@ -378,36 +406,56 @@ impl FileTarget {
         Ok(existing.which.identity)
     }
 
-    /// Keeps the file that is there, if that is asked for, and gives `new` the name that says that the file, which `found` tells of, is neither old nor new from
-    /// now on. Of two runs one alone comes so far. True if a run before this one left it neither old nor new.
-    pub(super) fn begin(&self, existing: &Existing, new: &mut NewFile, found: &Statx) -> Result<bool> {
+    /// Keeps the file that is there, if that is asked for, and has `new` wait beside it, locked. Of two runs one alone comes so far. If a run before this one left the file, which
+    /// `found` tells of, neither old nor new, `new` takes the place of what waits for it.
+    pub(super) fn begin(&self, existing: &Existing, new: &mut NewFile, found: &Statx) -> Result<Begun> {
         let directory = &self.directory;
         let whole = name_of_whole(directory.inode, &self.name, found);
         self.hold_left(&whole)?;
-        let failed = |error: io::Error| match error.kind() {
-            io::ErrorKind::AlreadyExists => in_use(),
-            _ => Error::file("name what came beside the file", error),
-        };
-        // The other name says that something is half there, and nothing is before it is kept.
+        // The other name says that something is half there, and nothing is before it is written to.
         let claim = name_of_claim(directory, &self.name, found);
-        let left = hold(directory, &claim)?;
-        new.wait_as(&self.name, claim, left.is_some()).map_err(failed)?;
-        let (is_taken, _held) = self.hold_left(&whole)?;
-        let is_left = is_taken && has_whole(directory, &whole);
+        let left = self.hold_left(&claim)?;
+        new.wait_as(&self.name, claim, left.0).map_err(not_named)?;
+        let (is_left, _held) = self.hold_left(&whole)?;
         // Not what another run began to change.
         directory.back_up(&self.name, existing.away())?;
+        let begun = Begun { whole, is_left };
+        if is_left {
+            self.name_whole(existing, new, &begun)?;
+        } else {
+            self.require_there(existing)?;
+        }
+        Ok(begun)
+    }
+
+    /// Gives `new` the name that says that the file is neither old nor new from now on, right before the first byte of it is written.
+    pub(super) fn name_whole(&self, existing: &Existing, new: &mut NewFile, begun: &Begun) -> Result<()> {
+        let directory = &self.directory;
+        let is_durable = directory.settings().sync().is_some_and(|sync| sync.durable);
+        let failed = |error: Errno| Error::file("make what came durable", error.into());
         self.require_there(existing)?;
-        new.wait_as(&self.name, whole, is_taken).map_err(failed)?;
+        if is_durable {
+            // What is to end the file is there before anything of that goes.
+            rustix::fs::fsync(new.file()).map_err(failed)?;
+        }
+        new.wait_as(&self.name, begun.whole, begun.is_left).map_err(not_named)?;
         new.stay();
-        Ok(is_left)
+        if is_durable && let Err(error) = rustix::fs::fsync(&directory.directory) {
+            if !begun.is_left {
+                new.take_back();
+            }
+            return Err(failed(error));
+        }
+        self.leave();
+        Ok(())
     }
 
     /// See [`hold`]; whether something stands there, which this run may have taken before.
-    fn hold_left(&self, whole: &Temporary) -> Result<(bool, Option<OwnedFd>)> {
-        if self.has_left(whole) && self.directory.directory.stat(whole).is_ok() {
+    fn hold_left(&self, name: &Temporary) -> Result<(bool, Option<OwnedFd>)> {
+        if self.has_left(name) && self.directory.directory.stat(name).is_ok() {
             return Ok((true, None));
         }
-        hold(&self.directory, whole).map(|held| (held.is_some(), held))
+        hold(&self.directory, name).map(|held| (held.is_some(), held))
     }
 
     /// `Changed` if the file has lost its name.
@@ -444,13 +492,17 @@ impl FileTarget {
             // Whom it names has no more than the bits of the group.
             rights &= !0o077;
         }
+        let say = || settings.narrow_fake(there.file.as_fd(), &there.found, &self.metadata, mode);
+        if settings.fakes() {
+            say()?;
+        }
         let mode_now = u32::from(there.found.stx_mode) & 0o7777;
         let meanwhile = mode_now & rights & 0o1777;
         if meanwhile != mode_now {
             let _ = rustix::fs::fchmod(&there.file, Mode::from_raw_mode(meanwhile));
         }
         if settings.fakes() {
-            settings.narrow_fake(there.file.as_fd(), &there.found, &self.metadata, mode);
+            say()?;
         }
         let look =
             |file: &File| stat_fd(file.as_fd()).map_err(|error| Error::file("look at the file", error));
@@ -484,11 +536,11 @@ impl FileTarget {
 
     /// The file that `found` tells of is whole: see [`forget_whole`].
     pub(super) fn leave_whole(&self, found: &Statx) {
-        match left_whole(&self.directory, &self.name) {
-            Some(whole) if self.has_left(&whole) => self.leave(),
-            Some(_) => forget_whole(&self.directory, &self.name, found),
-            None => {}
+        let (whole, claim) = left_beside(&self.directory, &self.name);
+        if whole.iter().chain(&claim).any(|left| self.has_left(left)) {
+            self.leave();
         }
+        forget_whole(&self.directory, &self.name, found);
     }
 
     /// True if the file is to be changed after all: not one that this run met under another name, which has something else now, or was let be.
@@ -592,18 +644,37 @@ struct Over<'a> {
     is_dry: bool,
     /// From the first byte on it is neither old nor new, and whoever stops the run waits until it is new.
     has_begun: Cell<bool>,
+    /// Called right before that.
+    before: &'a dyn Fn() -> Result<()>,
     check: &'a dyn Fn() -> Result<()>,
 }
 
 impl<'a> Over<'a> {
     fn new(there: &'a File, end: u64, is_readable: bool, check: &'a dyn Fn() -> Result<()>) -> Over<'a> {
-        Over { there, end, is_readable, is_dry: false, has_begun: Cell::new(false), check }
+        Over {
+            there,
+            end,
+            is_readable,
+            is_dry: false,
+            has_begun: Cell::new(false),
+            before: &|| Ok(()),
+            check,
+        }
     }
 }
 
 impl Over<'_> {
     fn check_stop(&self) -> Result<()> {
         if self.has_begun.get() { Ok(()) } else { (self.check)() }
+    }
+
+    /// From now on it is written to.
+    fn begin(&self) -> Result<()> {
+        if !self.has_begun.get() {
+            (self.before)()?;
+            self.has_begun.set(true);
+        }
+        Ok(())
     }
 
     /// Makes it what `from`, of `size_bytes`, is; how many bytes were written or became holes.
@@ -614,7 +685,7 @@ impl Over<'_> {
         let mut take = |read: Read<'_>| {
             let (len, more) = match read {
                 Read::Hole(len) => (len, self.hole(at, len, &mut buffer)?),
-                Read::Data(bytes) => (bytes.len() as u64, self.data(at, bytes, &mut buffer).map_err(failed)?),
+                Read::Data(bytes) => (bytes.len() as u64, self.data(at, bytes, &mut buffer)?),
             };
             (at, written) = (at + len, written + more);
             Ok(())
@@ -625,7 +696,7 @@ impl Over<'_> {
         }
         let now = self.there.metadata().map_err(failed)?.len();
         if now != size_bytes && !self.is_dry {
-            self.has_begun.set(true);
+            self.begin()?;
             self.there.set_len(size_bytes).map_err(failed)?;
         }
         Ok(written)
@@ -646,16 +717,17 @@ impl Over<'_> {
         Ok(&into[..filled])
     }
 
-    fn data(&self, at: u64, bytes: &[u8], buffer: &mut [u8]) -> io::Result<u64> {
+    fn data(&self, at: u64, bytes: &[u8], buffer: &mut [u8]) -> Result<u64> {
+        let failed = |error| Error::file("write the file", error);
         let mut written = 0;
         for (number, bytes) in bytes.chunks(buffer.len().max(1)).enumerate() {
             let at = at + (number * buffer.len()) as u64;
-            let known = self.read(at, &mut buffer[..bytes.len()])?;
+            let known = self.read(at, &mut buffer[..bytes.len()]).map_err(failed)?;
             let is_same = |from, to| known.get(from..to) == Some(&bytes[from..to]);
             for (from, to) in differing(at, bytes.len(), &is_same) {
                 if !self.is_dry {
-                    self.has_begun.set(true);
-                    self.there.write_all_at(&bytes[from..to], at + from as u64)?;
+                    self.begin()?;
+                    self.there.write_all_at(&bytes[from..to], at + from as u64).map_err(failed)?;
                 }
                 written += (to - from) as u64;
             }
@@ -684,7 +756,7 @@ impl Over<'_> {
             let is_same = |from, to| known.get(from..to).is_some_and(|it| it.iter().all(|byte| *byte == 0));
             for (from, to) in differing(at, len, &is_same) {
                 if !self.is_dry {
-                    self.has_begun.set(true);
+                    self.begin()?;
                     self.clear(at + from as u64, (to - from) as u64).map_err(failed)?;
                 }
                 written += (to - from) as u64;

@@ -22,7 +22,7 @@ use super::directory::{Directory, stat_fd};
 use super::fake::At;
 use super::opened::{OpenDirectory, bytes_of};
 use super::others::SizeAndTime;
-use super::overwrite::{Existing, left_whole, replacing};
+use super::overwrite::{Existing, left_beside, replacing};
 use super::partial::{Left, PARTIAL_FROM_BYTES};
 use super::settings::Settings;
 use super::sync::Done;
@@ -259,7 +259,8 @@ impl FileTarget {
 
     /// Looks for what a run before this one left of it; to be called before it is created.
     pub fn find_left(&mut self) {
-        let whole = self.existing.and_then(|_| left_whole(&self.directory, &self.name));
+        let beside = self.existing.map(|_| left_beside(&self.directory, &self.name)).unwrap_or_default();
+        let whole = beside.0.or(beside.1);
         if self.is_partial() || whole.is_some() {
             self.left = Left::take(&self.directory, &self.name, whole);
         }

@@ -3,8 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::faking::{attribute, faking, open_place, owned, set_attribute, told_of, write_all, writer_of};
+use rustix::fs::{XattrFlags, removexattr, setxattr};
+
+use super::faking::{
+    KEEPING, attribute, faking, open_place, owned, set_attribute, told_of, write_all, writer_of,
+};
+use super::overwriting::told_time;
 use super::*;
+use crate::local::tree::fake::ATTRIBUTE;
 use crate::local::tree::{BasisOptions, BasisUse, Beside};
 
 fn bits(path: &Path, mode: u32) {
@@ -189,6 +195,111 @@ fn what_was_said_of_other_bytes_is_not_said_of_what_comes() {
         assert_eq!(fs::read(&f).unwrap(), b"for nobody else");
         fs::remove_file(&f).unwrap();
     }
+}
+
+/// Attributes that leave no room for a value of `len` bytes; false if the file system has no such bound.
+fn fill_attributes(path: &Path, len: usize) -> bool {
+    let set = |name: String, len: usize| setxattr(path, name, &vec![b'x'; len], XattrFlags::empty());
+    let mut number = 0;
+    for size in [3000, 1000, 300, 100, 30, 10, 3, 1, 0] {
+        while set(format!("user.p{number}"), size).is_ok() {
+            number += 1;
+            if number > 1000 {
+                return false;
+            }
+        }
+    }
+    for number in 0..number {
+        let name = format!("user.p{number}");
+        let mut len = rustix::fs::getxattr(path, &name, &mut [0_u8; 4096][..]).unwrap();
+        while set(name.clone(), len + 4).is_ok() {
+            len += 4;
+        }
+    }
+    let is_full = set("user.rsync.%stax".into(), len).is_err();
+    let _ = removexattr(path, "user.rsync.%stax");
+    is_full
+}
+
+/// S88: an attribute that another user set, and for whose overwriting he left no room, is not believed once the file is nobody else's to write to: it goes before, with
+/// `--inplace` and without, whatever is told of the file.
+#[test]
+fn what_cannot_be_overwritten_is_removed_before_it_would_be_believed() {
+    let place = open_place();
+    let to = place.path().join("to");
+    fs::create_dir(&to).unwrap();
+    let f = to.join("f");
+    for (in_place, content) in [(false, &b"the same"[..]), (true, b"the same"), (true, b"other bytes")] {
+        let _ = fs::remove_file(&f);
+        fs::write(&f, b"the same").unwrap();
+        fs::File::options().write(true).open(&f).unwrap().set_modified(told_time()).unwrap();
+        bits(&f, 0o777);
+        set_attribute(&f, b"104755 0,0 0:0");
+        if !fill_attributes(&f, 40) {
+            return dray_testkit::say_skip("attributes have no bound here");
+        }
+        let landing = Landing::resolve_sync(&Origin::Anywhere, &to, &[Vec::new()]).unwrap();
+        // With attributes of files those that fill the room would go.
+        let options = WriteOptions { xattrs: false, ..KEEPING };
+        let sync = Some(SyncOptions { in_place, ..faking() });
+        let mut writer =
+            TreeWriter::new(landing, options).with_changes(Changes { sync, ..Changes::default() });
+        writer.root(0, &directory(None)).unwrap();
+        let entry = owned(file("f", content), 0o755, 1_000_000_000, 1_000_000_000);
+        match writer.entry(&entry).unwrap() {
+            Placed::Unchanged => assert_eq!(content, b"the same"),
+            Placed::Wanted(target, _) => {
+                let mut new = target.create().unwrap();
+                new.write(content).unwrap();
+                let error = target.finish(new, &finished(content)).unwrap_err();
+                assert!(error.to_string().contains(ATTRIBUTE), "{error}");
+                assert_eq!(error.kind(), ErrorKind::Refused, "others do not end a run");
+                writer.settle(*target, None);
+                assert_eq!(fs::read(&f).unwrap(), b"the same");
+            }
+            other => panic!("{other:?}"),
+        }
+        writer.leave();
+        assert_ne!(attribute(&f).as_deref(), Some("104755 0,0 0:0"), "{in_place}");
+        if content == b"the same" {
+            assert_eq!(mode_of(&f), 0o755);
+            assert!(writer.failures().attributes.keys().any(|it| it.contains(ATTRIBUTE)));
+        }
+        bits(&f, 0o755);
+        bits(&to, 0o755);
+        let (told, failed) = told_of(&to, FakeSuper::On);
+        assert!(failed == 0 && told.iter().all(|told| !format!("{told:?}").contains("2541")), "{told:?}");
+    }
+}
+
+/// S86, S88: root writes no byte into a file whose owner is not believed before it is root's.
+#[test]
+fn what_is_anothers_is_roots_before_the_first_byte() {
+    if !rustix::process::geteuid().is_root() {
+        return dray_testkit::say_skip("not root, who alone gives files away");
+    }
+    let place = open_place();
+    let to = place.path().join("to");
+    fs::create_dir(&to).unwrap();
+    let f = to.join("f");
+    fs::write(&f, b"hers").unwrap();
+    bits(&f, 0o600);
+    set_attribute(&f, b"104755 0,0 0:0");
+    std::os::unix::fs::chown(&f, Some(65534), Some(65534)).unwrap();
+    let mut writer = writer_of(&to, SyncOptions { in_place: true, ..faking() });
+    let stop = Arc::new(AtomicBool::new(false));
+    writer.stop_with(stop.clone());
+    writer.root(0, &directory(None)).unwrap();
+    let entry = owned(file("f", b"for root alone"), 0o600, 0, 0);
+    let Placed::Wanted(target, _) = writer.entry(&entry).unwrap() else { panic!("it is there") };
+    let mut new = target.create().unwrap();
+    new.write(b"for root alone").unwrap();
+    stop.store(true, Ordering::Release);
+    let error = target.finish(new, &finished(b"for root alone")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Interrupted, "{error}");
+    writer.settle(*target, None);
+    assert_eq!((fs::metadata(&f).unwrap().uid(), fs::read(&f).unwrap()), (0, b"hers".to_vec()));
+    assert_ne!(attribute(&f).as_deref(), Some("104755 0,0 0:0"));
 }
 
 /// S88, ADR 32: what a group may read the group that stands for it may not, also while what is in a directory is still to come, which is when a run is killed.

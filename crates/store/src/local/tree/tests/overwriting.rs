@@ -12,11 +12,11 @@ use super::hostile::{become_nobody, shared};
 use super::keeping::acl;
 use super::syncing::{deleting, filled, finish, set};
 use super::*;
-use crate::local::tree::BackupOptions;
 use crate::local::tree::backup::Away;
 use crate::local::tree::directory::Directory;
 use crate::local::tree::look::is_overlay;
 use crate::local::tree::overwrite::{FACTS, Which, left_whole, name_of_claim};
+use crate::local::tree::{BackupOptions, Beside};
 
 fn in_place() -> SyncOptions {
     SyncOptions { in_place: true, ..SyncOptions::default() }
@@ -128,8 +128,8 @@ fn what_is_changed_is_kept_as_a_copy() {
     assert_eq!(names(&to), ["f", "f~"]);
 }
 
-/// S86: a run that is cut off while it changes a file leaves the whole content beside it; the next one takes that, whatever size and time say, keeps nothing of what is
-/// half there, and leaves nothing.
+/// S86: a run that is cut off while it changes a file leaves the whole content beside it; the next one takes that, whatever size and time say, keeps what is half there
+/// beside the backup, and leaves nothing else.
 #[test]
 fn what_was_cut_off_waits_as_a_whole() {
     let (old, new) = (vec![1_u8; 200_000], vec![2_u8; 200_000]);
@@ -139,14 +139,7 @@ fn what_was_cut_off_waits_as_a_whole() {
     let was = fs::metadata(to.join("f")).unwrap().ino();
     // The first run kept it.
     fs::copy(to.join("f"), to.join("f~")).unwrap();
-    let mut writer = begun(&to, in_place());
-    let stop = Arc::new(AtomicBool::new(false));
-    writer.stop_with(stop.clone());
-    let target = wanted(&mut writer, &file("f", &new));
-    stop.store(true, Ordering::Release);
-    let error = bring(&mut writer, target, &new).unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Interrupted);
-    drop(writer);
+    leave_whole(&to, &mut begun(&to, in_place()), "f", &new);
     let left: Vec<String> = names(&to).into_iter().filter(|name| name.starts_with(".dray-")).collect();
     let [left] = &left[..] else { panic!("{left:?}") };
     assert!(fs::read(to.join(left)).unwrap() == new);
@@ -172,8 +165,10 @@ fn what_was_cut_off_waits_as_a_whole() {
         }
     }
     assert!(fs::read(to.join("f")).unwrap() == new);
-    assert!(fs::read(to.join("f~")).unwrap() == old, "what was half there is not kept");
-    assert_eq!((names(&to), fs::metadata(to.join("f")).unwrap().ino()), (vec!["f".into(), "f~".into()], was));
+    assert!(fs::read(to.join("f~")).unwrap() == old, "what was half there does not take its place");
+    assert!(fs::read(to.join("f~~")).unwrap() == [&new[..100_000], &old[100_000..]].concat());
+    let all = ["f", "f~", "f~~"].map(String::from).to_vec();
+    assert_eq!((names(&to), fs::metadata(to.join("f")).unwrap().ino()), (all, was));
     // With nothing left the time decides again.
     let mut writer = begun(&to, SyncOptions { update: true, ..in_place() });
     fs::write(to.join("f"), &old).unwrap();
@@ -196,10 +191,7 @@ fn what_is_another_file_by_now_is_not_touched() {
     let was = fs::read(to.join("g")).unwrap();
     let target = wanted(&mut writer, &file("g", b"other bytes"));
     // As that of another run.
-    let mut other = begun(&to, in_place());
-    other.stop_with(Arc::new(AtomicBool::new(true)));
-    let theirs = wanted(&mut other, &file("g", b"what another run brings"));
-    bring(&mut other, theirs, b"what another run brings").unwrap_err();
+    leave_whole(&to, &mut begun(&to, in_place()), "g", b"what another run brings");
     let whole = left_whole(&target.directory, &target.name).unwrap();
     let path = to.join(std::str::from_utf8(&whole).unwrap());
     let held = fs::File::open(&path).unwrap();
@@ -320,13 +312,7 @@ fn what_waits_goes_with_a_file_that_is_whole() {
     for checksum in [false, true] {
         let dir = filled(&["f"]);
         let to = dir.path().join("to");
-        let mut writer = begun(&to, in_place());
-        let stop = Arc::new(AtomicBool::new(false));
-        writer.stop_with(stop.clone());
-        let target = wanted(&mut writer, &file("f", &new));
-        stop.store(true, Ordering::Release);
-        bring(&mut writer, target, &new).unwrap_err();
-        assert_eq!(names(&to).len(), 2);
+        leave_whole(&to, &mut begun(&to, in_place()), "f", &new);
         fs::write(to.join("f"), &new).unwrap();
         let time = std::time::SystemTime::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 7);
         fs::OpenOptions::new().write(true).open(to.join("f")).unwrap().set_modified(time).unwrap();
@@ -345,7 +331,7 @@ fn what_waits_goes_with_a_file_that_is_whole() {
     }
 }
 
-/// S86, S49: powers come with a file that nobody else may have open.
+/// S86, S49: powers come with a file that nobody else has open or mapped, whatever the bits of the old one are now. What has none before and after is changed.
 #[test]
 fn powers_are_given_to_new_files() {
     let dir = filled(&["open", "own"]);
@@ -353,17 +339,20 @@ fn powers_are_given_to_new_files() {
     fs::set_permissions(to.join("open"), fs::Permissions::from_mode(0o666)).unwrap();
     fs::set_permissions(to.join("own"), fs::Permissions::from_mode(0o644)).unwrap();
     let options = WriteOptions { special_modes: true, ..MINE };
-    for (name, stays) in [("open", false), ("own", true)] {
+    for (name, powers, stays) in [("open", 0o4755, false), ("own", 0o755, true), ("own", 0o2755, false)] {
+        // It would get the same inode again.
+        let _held = fs::File::open(to.join(name)).unwrap();
         let was = inode(&to.join(name));
         let mut writer = begun_with(&to, in_place(), options);
-        let mut entry = file(name, b"other bytes");
+        let content = format!("other bytes of a program with {powers:o}");
+        let mut entry = file(name, content.as_bytes());
         (entry.metadata.mode, entry.metadata.uid, entry.metadata.gid) =
-            (0o4755, rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
+            (powers, rustix::process::geteuid().as_raw(), rustix::process::getegid().as_raw());
         let target = wanted(&mut writer, &entry);
-        bring(&mut writer, target, b"other bytes").unwrap();
+        bring(&mut writer, target, content.as_bytes()).unwrap();
         assert_eq!(
             (inode(&to.join(name)) == was, fs::metadata(to.join(name)).unwrap().mode() & 0o7777),
-            (stays, 0o4755)
+            (stays, powers)
         );
     }
 }
@@ -451,7 +440,7 @@ fn names_of_one_file_become_what_they_are_to_be() {
 /// S86: what was moved away, or got another in its place, between its opening and the first byte is not written to, and nothing is left beside it.
 #[test]
 fn what_was_moved_away_is_not_touched() {
-    for is_replaced in [false, true] {
+    for (is_replaced, is_compared) in [(false, false), (true, false), (false, true), (true, true)] {
         let dir = filled(&["f"]);
         let to = dir.path().join("to");
         let was = fs::read(to.join("f")).unwrap();
@@ -460,11 +449,18 @@ fn what_was_moved_away_is_not_touched() {
         let found = target.directory.directory.stat_for(b"f", FACTS).unwrap();
         let mut new = target.create().unwrap();
         new.write(b"other bytes").unwrap();
+        let existing = target.existing.unwrap();
+        // Before it is compared, or while it is.
+        let begun = is_compared.then(|| target.begin(&existing, &mut new, &found).unwrap());
         fs::rename(to.join("f"), to.join("g")).unwrap();
         if is_replaced {
             fs::write(to.join("f"), "somebody's").unwrap();
         }
-        let error = target.begin(target.existing.as_ref().unwrap(), &mut new, &found).unwrap_err();
+        let result = match begun {
+            Some(begun) => target.name_whole(&existing, &mut new, &begun),
+            None => target.begin(&existing, &mut new, &found).map(|_| ()),
+        };
+        let error = result.unwrap_err();
         drop(new);
         assert_eq!((error.kind(), fs::read(to.join("g")).unwrap()), (ErrorKind::Changed, was));
         assert_eq!(names(&to), if is_replaced { vec!["f", "g"] } else { vec!["g"] });
@@ -494,18 +490,30 @@ static OLD: [u8; 100_000] = [1; 100_000];
 static NEW: [u8; 100_000] = [2; 100_000];
 
 /// The time that entries and contents are told to have.
-fn told_time() -> std::time::SystemTime {
+pub(super) fn told_time() -> std::time::SystemTime {
     std::time::SystemTime::UNIX_EPOCH + std::time::Duration::new(1_000_000_000, 7)
+}
+
+/// What a run into `to` leaves beside the file `name` that is killed right before the first byte of `content` is written to that.
+fn leave_whole(to: &Path, writer: &mut TreeWriter, name: &str, content: &[u8]) {
+    let target = wanted(writer, &file(Path::new(name).file_name().unwrap().to_str().unwrap(), content));
+    let mut new = target.create().unwrap();
+    new.write(content).unwrap();
+    new.file().set_modified(told_time()).unwrap();
+    let found = target.directory.directory.stat_for(target.name.as_bytes(), FACTS).unwrap();
+    let existing = target.existing.unwrap();
+    let begun = target.begin(&existing, &mut new, &found).unwrap();
+    target.name_whole(&existing, &mut new, &begun).unwrap();
+    drop(new);
+    writer.settle(*target, None);
+    assert_eq!(names_of_ours(to.join(name).parent().unwrap()).len(), 1);
 }
 
 /// What a run into `to` leaves that kept the file `name`, which had the bytes `OLD`, and was killed while it gave it `NEW`.
 fn leave_half(to: &Path, writer: &mut TreeWriter, name: &str) {
     fs::write(to.join(name), OLD).unwrap();
     fs::copy(to.join(name), to.join(format!("{name}~"))).unwrap();
-    let stop = Arc::new(AtomicBool::new(true));
-    let target = wanted(writer, &file(Path::new(name).file_name().unwrap().to_str().unwrap(), &NEW));
-    writer.stop_with(stop);
-    bring(writer, target, &NEW).unwrap_err();
+    leave_whole(to, writer, name, &NEW);
     let half = fs::OpenOptions::new().write(true).open(to.join(name)).unwrap();
     half.write_all_at(&NEW[..50_000], 0).unwrap();
 }
@@ -528,9 +536,10 @@ fn protecting(rules: &[&str]) -> Excludes {
     Excludes::of_rules(rules.iter().map(|rule| rule.as_bytes())).unwrap()
 }
 
-/// S86: what is neither old nor new takes the place of no backup, whatever takes its own place, with the option or without it; and nothing is left beside what does.
+/// S86: what is neither old nor new takes the place of no backup, whatever takes its own place, with the option or without, and whoever left it: it is kept beside that, as it may be
+/// somebody's work by now.
 #[test]
-fn what_is_half_there_is_not_kept() {
+fn what_is_half_there_is_kept_beside_the_backup() {
     let kept = |sync: SyncOptions| SyncOptions { backup: backup(), links: true, ..sync };
     let newer = b"what the source has by now";
     let powers = WriteOptions { special_modes: true, ..MINE };
@@ -543,28 +552,88 @@ fn what_is_half_there_is_not_kept() {
         ("with powers", kept(in_place()), powers, powerful),
         ("the same command", kept(in_place()), MINE, file("f", newer)),
         ("a link", kept(in_place()), MINE, link),
+        ("left by another user", kept(in_place()), MINE, file("f", newer)),
+        ("left by another user, without the option", kept(SyncOptions::default()), MINE, file("f", newer)),
     ] {
         let dir = half(&[]);
         let to = dir.path().join("to");
+        let is_others = what.starts_with("left by another");
+        if is_others {
+            if !rustix::process::geteuid().is_root() {
+                continue;
+            }
+            let whole = to.join(&names_of_ours(&to)[0]);
+            std::os::unix::fs::chown(whole, Some(65534), Some(65534)).unwrap();
+        }
         fs::set_permissions(to.join("f"), fs::Permissions::from_mode(0o666)).unwrap();
+        let was = fs::read(to.join("f")).unwrap();
         let mut writer = begun_with(&to, sync, options);
         put(&mut writer, &entry, newer).unwrap();
-        assert_eq!(names(&to), ["f", "f~"], "{what}");
+        let names: Vec<String> =
+            names(&to).into_iter().filter(|it| !is_others || !it.starts_with('.')).collect();
+        assert_eq!(names, ["f", "f~", "f~~"], "{what}");
         assert!(fs::read(to.join("f~")).unwrap() == OLD, "{what}");
+        assert!(fs::read(to.join("f~~")).unwrap() == was, "{what}");
         if entry.kind == (Kind::File { size_bytes: newer.len() as u64, oid: None }) {
             assert_eq!(fs::read(to.join("f")).unwrap(), newer, "{what}");
         }
     }
-    // Nor where it is deleted.
+    // Nor does it take the place of anything else; and what was put right by hand is kept, too.
+    let dir = half(&["f~~"]);
+    let to = dir.path().join("to");
+    fs::write(to.join("f"), "a week of work").unwrap();
+    put(&mut begun(&to, kept(SyncOptions::default())), &file("f", newer), newer).unwrap();
+    assert_eq!(names(&to), ["f", "f~", "f~~", "f~~~"]);
+    assert_eq!(fs::read(to.join("f~~")).unwrap(), b"old");
+    assert_eq!(fs::read(to.join("f~~~")).unwrap(), b"a week of work");
+    // What was kept so already is kept once.
     let dir = half(&[]);
     let to = dir.path().join("to");
+    for _ in 0..2 {
+        leave_whole(&to, &mut begun(&to, kept(in_place())), "f", &NEW);
+    }
+    assert_eq!(names(&to).len(), 4, "{:?}", names(&to));
+    // Where there is no name left for it nothing is touched, and that is told.
+    let long = "n".repeat(254);
+    let dir = filled(&[&long]);
+    let to = dir.path().join("to");
+    leave_half(&to, &mut begun(&to, in_place()), &long);
+    let was = fs::read(to.join(&long)).unwrap();
+    for sync in [kept(in_place()), kept(SyncOptions::default())] {
+        let mut writer = begun(&to, sync);
+        let target = wanted(&mut writer, &file(&long, newer));
+        let error = bring(&mut writer, target, newer).unwrap_err();
+        assert!(
+            error.kind() == ErrorKind::Unsupported && error.advice().unwrap().contains("without --backup")
+        );
+        assert!(fs::read(to.join(&long)).unwrap() == was && names(&to).len() == 3);
+        assert!(fs::read(to.join(format!("{long}~"))).unwrap() == OLD);
+    }
+    // So it is in a directory of backups, also without a suffix.
+    for (suffix, first, second) in [("", "f", "f~~"), (".old", "f.old", "f.old.old")] {
+        let dir = half(&[]);
+        let (to, kept_in) = (dir.path().join("to"), dir.path().join("kept"));
+        fs::create_dir(&kept_in).unwrap();
+        fs::write(kept_in.join(first), OLD).unwrap();
+        let was = fs::read(to.join("f")).unwrap();
+        let directory = Some(Beside::anywhere(kept_in.clone()));
+        let backup = Some(BackupOptions { directory, suffix: suffix.as_bytes().to_vec() });
+        put(&mut begun(&to, SyncOptions { backup, ..in_place() }), &file("f", newer), newer).unwrap();
+        assert_eq!(names(&kept_in), [first, second]);
+        assert!(fs::read(kept_in.join(first)).unwrap() == OLD);
+        assert!(fs::read(kept_in.join(second)).unwrap() == was);
+    }
+    // So it is where it is deleted.
+    let dir = half(&[]);
+    let to = dir.path().join("to");
+    let was = fs::read(to.join("f")).unwrap();
     let mut writer = deleting(&to, SyncOptions { rules: protecting(&["=-r *~"]), ..kept(in_place()) });
     writer.root(0, &directory(None)).unwrap();
     writer.leave();
     assert_eq!(finish(&mut writer).1.len(), 0);
-    assert_eq!(names(&to), ["f~"]);
-    assert!(fs::read(to.join("f~")).unwrap() == OLD);
-    // What has come to its end is kept, although what was to be its content still waits.
+    assert_eq!(names(&to), ["f~", "f~~"]);
+    assert!(fs::read(to.join("f~")).unwrap() == OLD && fs::read(to.join("f~~")).unwrap() == was);
+    // What has come to its end is the next backup, although what was to be its content still waits.
     for sync in [kept(SyncOptions::default()), kept(in_place())] {
         let dir = half(&[]);
         let to = dir.path().join("to");
@@ -574,6 +643,84 @@ fn what_is_half_there_is_not_kept() {
         assert_eq!(names(&to), ["f", "f~"]);
         assert!(fs::read(to.join("f~")).unwrap() == NEW);
     }
+}
+
+/// S86, "whoever left it": who may not take the place of what another user's run left is told whose it is, and what to remove; nothing is touched.
+#[test]
+fn what_another_user_left_is_told() {
+    if !rustix::process::geteuid().is_root() {
+        return dray_testkit::say_skip("it needs root");
+    }
+    let dir = half(&[]);
+    let to = dir.path().join("to");
+    shared(&to);
+    fs::set_permissions(to.join("f"), fs::Permissions::from_mode(0o666)).unwrap();
+    let (was, left) = (fs::read(to.join("f")).unwrap(), names_of_ours(&to));
+    let error = std::thread::scope(|scope| {
+        let work = || {
+            let mut writer = begun(&to, in_place());
+            become_nobody();
+            let target = wanted(&mut writer, &file("f", b"other bytes"));
+            bring(&mut writer, target, b"other bytes").unwrap_err()
+        };
+        scope.spawn(work).join().unwrap()
+    });
+    let advice = error.advice().unwrap_or_default().to_owned();
+    assert!(advice.contains("user 0") && advice.contains(&left[0]), "{error} {advice}");
+    assert!(fs::read(to.join("f")).unwrap() == was);
+    assert_eq!(names_of_ours(&to), left);
+}
+
+/// S86: a run that is stopped while it compares leaves the old file, and nothing that says otherwise: what is done to that later is kept, and passed by with `-u`.
+#[test]
+fn what_was_only_compared_is_the_old_file() {
+    let dir = filled(&["f"]);
+    let to = dir.path().join("to");
+    for sync in [SyncOptions { backup: backup(), ..SyncOptions::default() }, in_place()] {
+        fs::write(to.join("f"), OLD).unwrap();
+        let mut writer = begun(&to, in_place());
+        let stop = Arc::new(AtomicBool::new(false));
+        writer.stop_with(stop.clone());
+        let target = wanted(&mut writer, &file("f", &NEW));
+        stop.store(true, Ordering::Release);
+        let error = bring(&mut writer, target, &NEW).unwrap_err();
+        assert_eq!((error.kind(), names(&to)), (ErrorKind::Interrupted, vec!["f".into()]));
+        assert!(fs::read(to.join("f")).unwrap() == OLD);
+        fs::write(to.join("f"), "a week of work").unwrap();
+        if sync.in_place {
+            let mut writer = begun(&to, SyncOptions { update: true, ..sync });
+            assert!(matches!(writer.entry(&file("f", &NEW)).unwrap(), Placed::Passed));
+        } else {
+            put(&mut begun(&to, sync), &file("f", &NEW), &NEW).unwrap();
+            assert_eq!(fs::read(to.join("f~")).unwrap(), b"a week of work");
+            assert_eq!(names(&to), ["f", "f~"]);
+            fs::remove_file(to.join("f~")).unwrap();
+        }
+    }
+    // Where nothing differs but the time nothing is left either.
+    fs::write(to.join("f"), NEW).unwrap();
+    let mut writer = begun(&to, in_place());
+    let target = wanted(&mut writer, &file("f", &NEW));
+    bring(&mut writer, target, &NEW).unwrap();
+    assert_eq!(names(&to), ["f"]);
+    // What came of a run that was killed before the first byte is taken from.
+    fs::write(to.join("f"), OLD).unwrap();
+    let mut writer = begun(&to, in_place());
+    let target = wanted(&mut writer, &file("f", &NEW));
+    let mut new = target.create().unwrap();
+    new.write(&NEW).unwrap();
+    let found = target.directory.directory.stat_for(b"f", FACTS).unwrap();
+    target.begin(&target.existing.unwrap(), &mut new, &found).unwrap();
+    new.stay();
+    drop(new);
+    writer.settle(*target, None);
+    let mut target = wanted(&mut writer, &file("f", &NEW));
+    target.find_left();
+    let mut bytes = Vec::new();
+    (&target.basis().expect("what came is found").file).read_to_end(&mut bytes).unwrap();
+    assert!(bytes == NEW);
+    bring(&mut writer, target, &bytes).unwrap();
+    assert_eq!(names(&to), ["f"]);
 }
 
 /// S86: what waits for a file that is neither old nor new is not deleted as long as that is there; with it, or once it has come to its end, it is.
@@ -722,10 +869,7 @@ fn what_a_disk_may_have_refused_is_wanted() {
     let mut writer = begun(&to, sync(true));
     let Placed::Wanted(mut target, Some(_)) = writer.entry(&file("f", &NEW)).unwrap() else { panic!() };
     // Another run comes to it, and is cut off.
-    let mut other = begun(&to, in_place());
-    other.stop_with(Arc::new(AtomicBool::new(true)));
-    let theirs = wanted(&mut other, &file("f", b"short"));
-    bring(&mut other, theirs, b"short").unwrap_err();
+    leave_whole(&to, &mut begun(&to, in_place()), "f", b"short");
     let error = writer.keep_same(&mut target, &finished(&NEW)).unwrap_err();
     assert_eq!((error.kind(), names_of_ours(&to).len()), (ErrorKind::Changed, 1));
     writer.settle(*target, None);
