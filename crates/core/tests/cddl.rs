@@ -77,6 +77,9 @@ fn every_message_holds() {
             "-none",
             "-lane",
             "-cut",
+            "-pack",
+            "-sums",
+            "-masked",
             "-change",
             "-sync",
             "-near",
@@ -130,7 +133,8 @@ fn grammar_and_decoder_draw_the_same_line() {
             let pairs = name == "compared" && path == [1, 1];
             let recipe = name == "described" && path.len() > 2;
             // How many sums, and of how many bytes, is a product.
-            let sums = name == "sums" && path.len() == 4 && path[3] == 1;
+            let sums = name == "sums" && path.len() == 4 && path[3] == 1
+                || name == "pull-sums" && path.len() == 7 && path[6] == 1;
             // Digests of 16 bytes come whole.
             let digests = matches!(name, "digests" | "digests-owner") && path == [1, 0];
             if inline || pairs || recipe || sums || digests {

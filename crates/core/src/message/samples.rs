@@ -498,7 +498,7 @@ pub fn samples() -> Vec<(&'static str, Message)> {
             }),
         ),
         (
-            "pull-rest",
+            "pull-masked",
             Message::Pull(Pull {
                 request: 7,
                 runs: vec![Run {
