@@ -451,10 +451,9 @@ impl Transfer {
         let mut search = Search::new();
         let (mut told_bytes, told_since) = (0, Instant::now());
         let mut looked = Looked::default();
-        // Questions for sums tell the sender what is here, finer than chunks do: only whoever may log in is asked (design 16). What
+        // Which blocks come tells the sender what is here, finer than chunks do: only whoever may log in is asked (design 16). What
         // an index alone knows is looked for while the network goes on: it does not wait for that. A search waits by itself.
-        let asks_sums = self.is_vouched();
-        if old.tells_blocks() {
+        if self.is_vouched() && old.tells_blocks() {
             plan.hold_back();
         }
         loop {
@@ -474,11 +473,6 @@ impl Transfer {
                     self.find_elsewhere(old, chunks, known, plan, &mut search, copies.over)?;
                 self.find_on_disk(old, chunks, known, plan, &mut elsewhere, &mut search, copies.over)?;
                 chunks.iter().try_for_each(|chunk| plan.place(*chunk, known, &elsewhere, copies))?;
-                if !asks_sums {
-                    // There is nothing to wait for.
-                    let told = (told_bytes, told_since.elapsed());
-                    self.want_rests(old, plan, told, &mut looked, copies.over)?;
-                }
                 plan.tell();
                 // What is held back is not asked for yet.
                 if !plan.lacks_some() {

@@ -80,7 +80,7 @@ impl Rests {
 }
 
 impl Transfer {
-    /// Wants the groups that were held back: the rests of those of which the older version has something, also between chunks if the source tells
+    /// Wants the groups that were held back: the rests of those of which the older version has something, if the source tells
     /// sums, and the others whole. `told` is how many bytes of the recipe came, and in what time.
     pub(super) fn want_rests(
         &self,
@@ -94,9 +94,10 @@ impl Transfer {
         if lacking.is_empty() {
             return Ok(());
         }
-        let asks_sums = self.is_vouched();
-        for (_, parts) in &mut lacking {
-            *parts = told_to_the_sender(parts, asks_sums, old.tells_disk);
+        if !old.tells_disk {
+            for (_, parts) in &mut lacking {
+                *parts = without_disk(parts);
+            }
         }
         // While it was looked, nobody asked for more of the recipe.
         let told_time = told.1.saturating_sub(looked.time);
@@ -104,8 +105,7 @@ impl Transfer {
         let is_fast = told.0 >= TOLD_BYTES_MIN && told_rate >= FAST_FROM;
         let found = match is_fast || !looked.pays(self.rate_bytes_per_s(), told_rate) {
             true => Err(Error::new(ErrorKind::Unsupported, "looking would take longer than fetching")),
-            false if asks_sums => self.look_between(old, &lacking, &gaps, looked, over),
-            false => Ok(Found::new()),
+            false => self.look_between(old, &lacking, &gaps, looked, over),
         };
         if found.is_err() {
             plan.hold_nothing_back();
@@ -244,16 +244,11 @@ impl Transfer {
     }
 }
 
-/// The same without what the sender is not to hear of: what a search of the disk found, unless it may read that; and, if it is not even one whom the
-/// user of this host trusts with a login, any file but the older version.
-fn told_to_the_sender(parts: &Parts, has_login: bool, tells_disk: bool) -> Parts {
+/// The same without what a search of the disk found.
+fn without_disk(parts: &Parts) -> Parts {
     let mut known: Parts = Vec::new();
     for (len, origin) in parts {
-        let origin = match origin {
-            Origin::Elsewhere(_) if !has_login => Origin::Missing,
-            origin if !tells_disk => origin.without_disk(),
-            origin => *origin,
-        };
+        let origin = origin.without_disk();
         match known.last_mut() {
             Some((before, last)) if last.after(u64::from(*before)) == origin => *before += len,
             _ => known.push((*len, origin)),
