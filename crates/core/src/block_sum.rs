@@ -4,6 +4,9 @@
 //! power of [`FACTOR`] (Karp and Rabin, 1987); then mixed with the finalizer of MurmurHash3 (Appleby, 2011), so that any part
 //! of it is as good as any other. Big-endian on the wire, the first bytes of it.
 
+use crate::limits::SUMS_BLOCK_BYTES_MAX;
+use crate::message::BlockRun;
+
 /// The base of the polynomial: odd, and nothing else to it (2^64 by the golden ratio).
 const FACTOR: u64 = 0x9e37_79b9_7f4a_7c15;
 
@@ -13,6 +16,34 @@ pub const SUM_BYTES: usize = 8;
 /// The sum of `block`.
 pub fn sum_of(block: &[u8]) -> [u8; SUM_BYTES] {
     mix(polynomial(block)).to_be_bytes()
+}
+
+/// Bytes that [`sums_of`] reads at a time: as many blocks of any length.
+const SUMMED_BYTES: u64 = SUMS_BLOCK_BYTES_MAX as u64 * 4;
+
+/// The sums of the blocks of `runs`, in order, the first `sum_bytes` of each. `read` fills what it is given with what lies at an offset:
+/// 256 KiB at most, whole blocks. The answer takes `sum_bytes` for each block, so whoever asks has to be bounded before.
+pub fn sums_of<E>(
+    runs: &[BlockRun],
+    block_bytes: u32,
+    sum_bytes: u8,
+    mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+) -> Result<Vec<u8>, E> {
+    let block_bytes = u64::from(block_bytes);
+    let (mut sums, mut bytes) = (Vec::new(), Vec::new());
+    for run in runs {
+        let (mut at, end) = (run.start * block_bytes, (run.start + u64::from(run.blocks)) * block_bytes);
+        while at < end {
+            let stop = end.min(at + SUMMED_BYTES);
+            bytes.resize((stop - at) as usize, 0);
+            read(at, &mut bytes)?;
+            for block in bytes.chunks_exact(block_bytes as usize) {
+                sums.extend_from_slice(&sum_of(block)[..usize::from(sum_bytes).min(SUM_BYTES)]);
+            }
+            at = stop;
+        }
+    }
+    Ok(sums)
 }
 
 fn polynomial(block: &[u8]) -> u64 {

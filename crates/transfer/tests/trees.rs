@@ -76,15 +76,8 @@ fn what_a_lost_lane_owed_comes_another_way() {
     let (release, gate) = mpsc::channel();
     let slow = Content { gate: Some(Mutex::new(gate)), ..Content::of(&data[..]) };
     let mut copy = Copy { has_lane: true, ..Copy::of(vec![Content::of(&data[..5]), slow]) };
-    let (cut, release) = (copy.cut.clone(), Mutex::new(Some(release)));
-    copy.on_data = Box::new(move |path| {
-        // The slow one has come in part.
-        if path.is_some() {
-            cut.now();
-            release.lock().unwrap().take();
-        }
-        Ok(())
-    });
+    // The slow one has come in part.
+    copy.cut_lane_at(1, release);
     let (taken, sent, came) = copy.run();
     let (taken, sent) = (taken.unwrap(), sent.unwrap());
     assert_eq!(taken, sent);
@@ -157,18 +150,8 @@ fn what_a_lost_lane_packed_comes_another_way() {
     let mut files: Vec<Content> = data.iter().map(|data| Content::of(&data[..])).collect();
     files[500] = Content { gate: Some(Mutex::new(gate)), ..Content::of(&data[0][..]) };
     let mut copy = Copy { has_lane: true, packed_until: u64::MAX, rate_bytes: SLOW, ..Copy::of(files) };
-    let (cut, release) = (copy.cut.clone(), Mutex::new(Some(release)));
-    let came_bytes = Mutex::new(0);
-    copy.on_data = Box::new(move |path| {
-        let mut frames = came_bytes.lock().unwrap();
-        *frames += u32::from(path.is_some());
-        // Of the large file all has come, of the small ones some.
-        if *frames == 20 {
-            cut.now();
-            release.lock().unwrap().take();
-        }
-        Ok(())
-    });
+    // Of the large file all has come, of the small ones some.
+    copy.cut_lane_at(20, release);
     let (taken, sent, came) = copy.run();
     let (taken, sent) = (taken.unwrap(), sent.unwrap());
     assert_eq!(taken, sent);

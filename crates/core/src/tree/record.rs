@@ -52,6 +52,12 @@ pub struct Finished {
 }
 
 impl Finished {
+    /// Whether both were the same state of a file, by its size and its time: hashes may be of different parts of it.
+    pub fn is_same_state(&self, other: &Finished) -> bool {
+        let state = |finished: &Finished| (finished.size_bytes, finished.mtime_s, finished.mtime_ns);
+        state(self) == state(other)
+    }
+
     fn to_bytes(self) -> [u8; DONE_BYTES] {
         let mut out = [0; DONE_BYTES];
         out[..32].copy_from_slice(&self.hash);

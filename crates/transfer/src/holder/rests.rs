@@ -1,19 +1,15 @@
 //! Sums of blocks, and groups of which the receiver has some (ADR 28).
 
 use dray_core::block_mask::BlockMask;
-use dray_core::block_sum::sum_of;
+use dray_core::block_sum::sums_of;
 use dray_core::frame::{FrameHead, FrameKind};
 use dray_core::hash_tree::{encode_parents, group_cv};
-use dray_core::limits::SUMS_BLOCK_BYTES_MAX;
 use dray_core::message::{Fault, Message, Summed, Sums};
 use dray_core::{Error, ErrorKind, Result, hash_tree::Geometry};
 use dray_engine::session::Job;
 
 use super::{Failure, Held, Server, doubts};
 use crate::transport::push_control;
-
-/// Bytes read for sums at a time: as many blocks of any length.
-const SUMMED_BYTES: u64 = SUMS_BLOCK_BYTES_MAX as u64 * 4;
 
 impl Server<'_> {
     /// Answers a question for sums, which the session has checked.
@@ -77,26 +73,12 @@ fn read_group(geometry: Geometry, held: &dyn Held, group: u64) -> Result<Vec<u8>
 
 /// The sums that were asked for, in order.
 fn sums(held: &dyn Held, asked: &Sums) -> Result<Vec<u8>> {
-    let block_bytes = u64::from(asked.block_bytes);
-    let mut sums = Vec::with_capacity(asked.answer_bytes() as usize);
-    let mut bytes = Vec::new();
-    for run in &asked.runs {
-        let (mut at, end) = (run.start * block_bytes, (run.start + u64::from(run.blocks)) * block_bytes);
-        while at < end {
-            let stop = end.min(at + SUMMED_BYTES);
-            bytes.resize((stop - at) as usize, 0);
-            held.read_at(at, &mut bytes)?;
-            for block in bytes.chunks_exact(block_bytes as usize) {
-                sums.extend_from_slice(&sum_of(block)[..usize::from(asked.sum_bytes)]);
-            }
-            at = stop;
-        }
-    }
-    Ok(sums)
+    sums_of(&asked.runs, asked.block_bytes, asked.sum_bytes, |at, bytes| held.read_at(at, bytes))
 }
 
 #[cfg(test)]
 mod tests {
+    use dray_core::block_sum::sum_of;
     use dray_core::message::BlockRun;
     use dray_core::store::Store;
     use dray_store::memory::MemoryStore;

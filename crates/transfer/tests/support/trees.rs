@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::mpsc::{Receiver as Released, RecvTimeoutError};
+use std::sync::mpsc::{Receiver as Released, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -319,6 +319,20 @@ impl Copy {
             on_data: Box::new(|_| Ok(())),
             tick: Box::new(|| Ok(())),
         }
+    }
+
+    /// Cuts the connection beside the pipes at the `frame`-th frame that comes over it, from 1 on, and lets go of what `release` holds up.
+    pub fn cut_lane_at(&mut self, frame: u32, release: Sender<()>) {
+        let (cut, came) = (self.cut.clone(), Mutex::new((0, Some(release))));
+        self.on_data = Box::new(move |path| {
+            let (frames, release) = &mut *came.lock().unwrap();
+            *frames += u32::from(path.is_some());
+            if *frames == frame {
+                cut.now();
+                release.take();
+            }
+            Ok(())
+        });
     }
 
     /// Runs it: how it ended at the receiver and at the sender, and what came.

@@ -10,11 +10,11 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use dray_core::block_mask::BlockMask;
-use dray_core::block_sum::sum_of;
+use dray_core::block_sum::sums_of;
 use dray_core::hash_tree::ContentHasher;
 use dray_core::limits::{
-    GROUP_BYTES, PATH_BYTES_MAX, SUMS_BLOCK_BYTES_MAX, TREE_BATCH_ITEMS_MAX, TREE_CUT_TIMES_MAX,
-    TREE_DIGEST_BYTES, TREE_RECORD_BYTES_MAX, TREE_SUMS_TIMES_MAX,
+    GROUP_BYTES, PATH_BYTES_MAX, TREE_BATCH_ITEMS_MAX, TREE_CUT_TIMES_MAX, TREE_DIGEST_BYTES,
+    TREE_RECORD_BYTES_MAX, TREE_SUMS_TIMES_MAX,
 };
 use dray_core::message::{BlockSums, Entries, EntryFailed, Fault, Listed, Owner, Part};
 use dray_core::tree::{
@@ -51,8 +51,6 @@ const DIRECTORIES_ENOUGH: usize = 32;
 /// Chunks told in one record.
 const CHUNKS_IN_RECORD: usize = 1024;
 const _: () = assert!(CHUNKS_IN_RECORD <= CHUNKS_IN_RECORD_MAX);
-/// Bytes read for sums at a time: as many blocks of any length.
-const SUMMED_BYTES: u64 = SUMS_BLOCK_BYTES_MAX as u64 * 4;
 /// Times a file that changes is read anew.
 const READ_TRIES: usize = 3;
 
@@ -477,23 +475,11 @@ impl Sending {
     fn tell_sums(&self, asked: &BlockSums, sink: &mut dyn RecordSink) -> Result<(), SendError> {
         let open = self.open_if(|open| asked.is_within(open.size_bytes))?;
         self.summed.take(asked.covered_bytes(), open.size_bytes)?;
-        let block_bytes = u64::from(asked.block_bytes);
-        let mut sums = Vec::new();
-        let mut bytes = Vec::new();
-        for run in &asked.runs {
-            let (mut at, end) = (run.start * block_bytes, (run.start + u64::from(run.blocks)) * block_bytes);
-            while at < end {
-                self.check_stop()?;
-                sink.work()?;
-                let stop = end.min(at + SUMMED_BYTES);
-                bytes.resize((stop - at) as usize, 0);
-                read_exact_at(&open, &mut bytes, at)?;
-                for block in bytes.chunks_exact(asked.block_bytes as usize) {
-                    sums.extend_from_slice(&sum_of(block)[..usize::from(asked.sum_bytes)]);
-                }
-                at = stop;
-            }
-        }
+        let sums = sums_of(&asked.runs, asked.block_bytes, asked.sum_bytes, |at, bytes| {
+            self.check_stop()?;
+            sink.work()?;
+            read_exact_at(&open, bytes, at)
+        })?;
         if !open.is_unchanged()? {
             return Err(changed());
         }

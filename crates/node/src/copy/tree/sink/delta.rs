@@ -437,9 +437,8 @@ impl Writing<'_> {
 
     fn cut_ended(&mut self, number: u64, finished: Finished) -> Result<()> {
         let Some(delta) = self.deltas.active.get_mut(&number) else { return Ok(()) };
-        let state = |finished: &Finished| (finished.size_bytes, finished.mtime_s, finished.mtime_ns);
         let first = *delta.finished.get_or_insert(finished);
-        if state(&first) != state(&finished) || finished.size_bytes != delta.size_bytes {
+        if !first.is_same_state(&finished) || finished.size_bytes != delta.size_bytes {
             return self.take_whole(number);
         }
         if let Phase::Asking(asking) = &mut delta.phase {

@@ -33,9 +33,15 @@ pub(super) struct Parts {
 impl Parts {
     /// Whether the sender tells of the file that it told of with the parts before, and of one of `size_bytes`.
     pub(super) fn is_of(&mut self, finished: &Finished, size_bytes: u64) -> bool {
-        let state = |finished: &Finished| (finished.size_bytes, finished.mtime_s, finished.mtime_ns);
-        let first = *self.finished.get_or_insert(*finished);
-        state(&first) == state(finished) && finished.size_bytes == size_bytes
+        self.finished.get_or_insert(*finished).is_same_state(finished) && finished.size_bytes == size_bytes
+    }
+
+    /// One more part has come whole. False if they add up to more than was asked for: nothing that was asked for once comes twice, and who
+    /// adds up to too much has not the file.
+    pub(super) fn came(&mut self, part: &Part) -> bool {
+        self.came += part.bytes;
+        self.pieces = self.pieces.saturating_sub(1);
+        self.came <= self.asked
     }
 
     /// The bytes of `part`, of which the blocks in `have` are in place, and the others came. What cannot be read is zero, and shows in the
@@ -139,32 +145,18 @@ impl Writing<'_> {
         current: Current,
         record: &Record<'_>,
     ) -> Result<()> {
+        let Some(finished) = self.part_finished(number, record)? else { return Ok(()) };
         let Some(pending) = self.pending.get_mut(&number) else { return Ok(()) };
         let (size_bytes, Some(parts)) = (pending.size_bytes, &mut pending.parts) else { return Ok(()) };
-        let finished = match record {
-            Record::Done(finished) => *finished,
-            // It was written to between two parts: once more, in one piece.
-            Record::Failed(fault) if fault.to_error("").kind() == ErrorKind::Changed => {
-                return self.take_whole(number);
-            }
-            Record::Failed(fault) => return self.settle(number, Err(fault.to_error(""))),
-            _ => return Err(Error::new(ErrorKind::Protocol, "sender ended a part as a whole content")),
-        };
         if current.position != part.bytes {
             return Err(Error::new(ErrorKind::Protocol, "sender ended a part before its end"));
         }
         if current.hasher.finish() != finished.hash {
             return self.settle(number, Err(not_as_sent()));
         }
-        if !parts.is_of(&finished, size_bytes) {
+        if !parts.is_of(&finished, size_bytes) || !parts.came(part) {
             return self.take_whole(number);
         }
-        parts.came += part.bytes;
-        if parts.came > parts.asked {
-            // Nothing that was asked for once comes twice; who adds up to too much has not the file.
-            return self.take_whole(number);
-        }
-        parts.pieces = parts.pieces.saturating_sub(1);
         self.machine.came_part(number, !current.has_bytes);
         if self.deltas.has(number) {
             return self.came_piece(number);
@@ -182,6 +174,24 @@ impl Writing<'_> {
             Some(identity)
         });
         self.settle(number, ended)
+    }
+
+    /// What the sender says of the file at the end of a part or of the rest of one. `None` if no part of it is awaited any more, or if it
+    /// cannot be had so: then the file has been seen to.
+    pub(super) fn part_finished(&mut self, number: u64, record: &Record<'_>) -> Result<Option<Finished>> {
+        if self.pending.get(&number).is_none_or(|pending| pending.parts.is_none()) {
+            return Ok(None);
+        }
+        match record {
+            Record::Done(finished) => return Ok(Some(*finished)),
+            // It was written to between two parts: once more, in one piece.
+            Record::Failed(fault) if fault.to_error("").kind() == ErrorKind::Changed => {
+                self.take_whole(number)?
+            }
+            Record::Failed(fault) => self.settle(number, Err(fault.to_error("")))?,
+            _ => return Err(Error::new(ErrorKind::Protocol, "sender ended a part as a whole content")),
+        }
+        Ok(None)
     }
 
     /// What came in parts so far is void, and what comes of those that were asked for: it is asked for once more, in one piece, and in no

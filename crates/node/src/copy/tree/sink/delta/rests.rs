@@ -10,7 +10,7 @@ use dray_core::hash_tree::ContentHasher;
 use dray_core::limits::{GROUP_BYTES, TREE_LOOKED_AT_BYTES_MAX, TREE_RESTS_MAX};
 use dray_core::message::Part;
 use dray_core::tree::Record;
-use dray_core::{Error, ErrorKind, Result};
+use dray_core::{ErrorKind, Result};
 use dray_engine::session::Rest;
 
 use super::super::Writing;
@@ -242,11 +242,7 @@ impl Writing<'_> {
                 look.take(sums);
             }
             Record::Done(finished) => {
-                let is_same = delta.finished.is_some_and(|first| {
-                    (first.size_bytes, first.mtime_s, first.mtime_ns)
-                        == (finished.size_bytes, finished.mtime_s, finished.mtime_ns)
-                });
-                if !is_same {
+                if !delta.finished.is_some_and(|first| first.is_same_state(finished)) {
                     return self.take_whole(number);
                 }
                 look.end_answer();
@@ -356,16 +352,9 @@ impl Writing<'_> {
             delta.share.rests = delta.share.rests.saturating_sub(1);
             self.deltas.looks.leave(Share { rests: 1, ..Share::default() });
         }
+        let Some(finished) = self.part_finished(number, record)? else { return Ok(()) };
         let Some(pending) = self.pending.get_mut(&number) else { return Ok(()) };
         let (size_bytes, Some(parts)) = (pending.size_bytes, &mut pending.parts) else { return Ok(()) };
-        let finished = match record {
-            Record::Done(finished) => *finished,
-            Record::Failed(fault) if fault.to_error("").kind() == ErrorKind::Changed => {
-                return self.take_whole(number);
-            }
-            Record::Failed(fault) => return self.settle(number, Err(fault.to_error(""))),
-            _ => return Err(Error::new(ErrorKind::Protocol, "sender ended a part as a whole content")),
-        };
         if !parts.is_of(&finished, size_bytes) {
             return self.take_whole(number);
         }
@@ -379,9 +368,7 @@ impl Writing<'_> {
             self.machine.want_part_again(number, *part);
             return Ok(());
         }
-        parts.came += part.bytes;
-        parts.pieces = parts.pieces.saturating_sub(1);
-        if parts.came > parts.asked {
+        if !parts.came(part) {
             return self.take_whole(number);
         }
         if let Err(error) = pending.write_at(&bytes, part.start) {
