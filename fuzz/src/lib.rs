@@ -79,7 +79,7 @@ pub const TARGETS: &[Target] = &[
     target("recipe-node", recipe_node::node_target, recipe_node::node_seeds, Shape::Choices),
     target("recipe-reader", recipe_reader::target, recipe_reader::seeds, Shape::Choices).cost(5),
     target("tree-entry", tree::entry_target, tree::entry_seeds, Shape::Cbor { skip: 0 }),
-    target("tree-node", tree::node_target, tree::node_seeds, Shape::Cbor { skip: 0 }),
+    target("tree-node", tree::node_target, tree::node_seeds, Shape::Cbor { skip: 0 }).cost(5),
     target("tree-records", tree::records_target, tree::records_seeds, Shape::Choices),
     target("recipe-root", recipe_node::root_target, recipe_node::root_seeds, Shape::Cbor { skip: 0 }),
     target("recover", recover::target, recover::seeds, Shape::Choices),

@@ -20,6 +20,13 @@ pub(crate) struct Mutation {
     pub(crate) test: &'static str,
 }
 
+impl Mutation {
+    /// Package, program and name of the test that must turn red.
+    pub(super) fn proven_by(&self) -> [&'static str; 3] {
+        [self.package, self.program, self.test]
+    }
+}
+
 const fn mutation(
     name: &'static str,
     file: &'static str,

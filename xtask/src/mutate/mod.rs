@@ -19,14 +19,17 @@ use super::suite::programs::{self, Program};
 use super::{repository, say, target_folder};
 use list::{MUTATIONS, Mutation};
 
-pub(crate) const USAGE: &str = "usage: cargo xtask mutate [NAME…] [--random N [--seed N]] [--list]
+pub(crate) const USAGE: &str = "usage: cargo xtask mutate [NAME…] [--random N [--seed N]] [--green] [--list]
 
   NAME…        only these mutations (default: all)
   --random N   N of them, chosen by chance
   --seed N     what chance goes by (default: the time; it is printed)
+  --green      their tests have just passed here, unbroken: not once more
   --list       print their names
 ";
 
+/// See [`USAGE`].
+const GREEN: &str = "--green";
 /// A test that takes longer than this hangs, which is red as well; building it takes the time that it takes.
 const PATIENCE: Duration = Duration::from_secs(300);
 
@@ -48,6 +51,9 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     copy_repository(&repository(), &copy)?;
     let mut failed = 0;
     let mut known_green = BTreeSet::new();
+    if arguments.iter().any(|word| word == GREEN) {
+        known_green.extend(chosen.iter().map(Mutation::proven_by));
+    }
     for mutation in &chosen {
         let begun = Instant::now();
         let verdict = judge(mutation, &copy, &mut known_green)?;
@@ -73,6 +79,7 @@ fn choose(arguments: &[String]) -> Result<Option<Vec<Mutation>>, String> {
             "--list" => return Ok(None),
             "--random" => random = Some(number()?),
             "--seed" => seed = Some(number()?),
+            GREEN => {}
             name => {
                 let found = MUTATIONS.iter().find(|mutation| mutation.name == name);
                 chosen.push(*found.ok_or(format!("no mutation is called {name:?}; see --list\n{USAGE}"))?);
@@ -110,8 +117,7 @@ fn judge(
     let text = fs::read_to_string(&path).map_err(|error| format!("read {}: {error}", mutation.file))?;
     let mutated = mutate(mutation, &text)?;
     // Before it is broken it must be green, or red proves nothing.
-    let test = [mutation.package, mutation.program, mutation.test];
-    if known_green.insert(test) {
+    if known_green.insert(mutation.proven_by()) {
         match run_test(mutation, copy, PATIENCE)? {
             Outcome::Green => {}
             Outcome::Red => return Ok("NOT TRIED: red as it is,".into()),

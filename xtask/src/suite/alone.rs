@@ -1,4 +1,4 @@
-//! The tests that have the machine for themselves, and why. [`super::run`] keeps all others away from them; a test that takes a lab alone
+//! The tests that have the machine for themselves, or all of it but a core, and why. [`super::run`] keeps all others away from them; a test that takes a lab alone
 //! (`dray_lab::Turn`) and is not named here fails, and so does this list if it names what is not there.
 
 /// Package, program, test, and what would not hold beside others.
@@ -77,6 +77,11 @@ const HOPE: &str = "a search has 30 ms to give hope, and the sender half a secon
 const ROUND_TRIPS: &str = "times are counted in round trips";
 const HEALTHY: &str = "the time of a run with trouble is compared with that of one without";
 
+/// Whether what would not hold beside many others holds beside one, each with a core to itself.
+pub(super) fn bears_another(why: &str) -> bool {
+    [ROUND_TRIPS, HEALTHY].contains(&why)
+}
+
 /// Whether each one of the list is among `known`: package, program and tests.
 pub(super) fn check(known: &[(String, String, Vec<String>)]) -> Result<(), String> {
     for (package, program, test, _) in ALONE {
@@ -101,6 +106,7 @@ mod tests {
         };
         assert!(check(&known(&["renamed"])).unwrap_err().contains("mend"));
         assert!(check(&[]).is_ok(), "a package that is not chosen");
+        assert!(!bears_another(TIMES) && ALONE.iter().any(|(.., why)| bears_another(why)));
         assert!(ALONE.is_sorted_by_key(|(package, program, test, _)| (
             *package == "dray-e2e",
             *program,

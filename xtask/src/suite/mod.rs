@@ -3,7 +3,7 @@
 //! `cargo test` runs one test program after the other, so that a program waits for its slowest test while the machine is idle; and it
 //! builds a package with other features when it is named alone than with the rest. Here everything is built once, together. Most
 //! end-to-end tests wait: for a link with a rate, for time limits. They lie side by side, many more than there are cores; those that
-//! measure ([`alone`]) come last, one at a time. `cargo-nextest` does most of this and would have to be installed wherever the tests run.
+//! measure ([`alone`]) come last, two or one at a time. `cargo-nextest` does most of this and would have to be installed wherever the tests run.
 
 mod alone;
 mod pool;
@@ -17,7 +17,7 @@ use std::time::Instant;
 
 use super::say;
 use alone::ALONE;
-use pool::Ended;
+use pool::{Company, Ended};
 use programs::Program;
 
 pub(crate) const USAGE: &str =
@@ -89,9 +89,15 @@ impl Test {
         format!("{} {} {}", self.program.package, self.program.name, self.name)
     }
 
-    fn is_alone(&self) -> bool {
+    fn company(&self) -> Company {
         let here = (self.program.package.as_str(), self.program.name.as_str(), self.name.as_str());
-        ALONE.iter().any(|(package, program, name, _)| (*package, *program, *name) == here)
+        let mut alone =
+            ALONE.iter().filter(|(package, program, name, _)| (*package, *program, *name) == here);
+        match alone.next() {
+            Some((.., why)) if alone::bears_another(why) => Company::One,
+            Some(_) => Company::None,
+            None => Company::Many,
+        }
     }
 }
 
@@ -123,11 +129,14 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     times::sort(&mut tests);
     let begun = Instant::now();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let (alone, beside): (Vec<Test>, Vec<Test>) = tests.into_iter().partition(Test::is_alone);
-    let mut ended = pool::run(&beside, wish.jobs.unwrap_or(cores), &wish.through, true)?;
-    ended.extend(pool::run(&alone, 1, &wish.through, false)?);
-    let all: Vec<&Test> = beside.iter().chain(&alone).collect();
-    unsteady::run_again(&all, &mut ended, &wish.through)?;
+    let mut ended = Vec::new();
+    for (company, jobs) in
+        [(Company::Many, wish.jobs.unwrap_or(cores)), (Company::One, cores.min(2)), (Company::None, 1)]
+    {
+        let some: Vec<Test> = tests.iter().filter(|test| test.company() == company).cloned().collect();
+        ended.extend(pool::run(&some, jobs, &wish.through, company)?);
+    }
+    unsteady::run_again(&tests.iter().collect::<Vec<_>>(), &mut ended, &wish.through)?;
     times::keep(&ended)?;
     report(&mut ended, ignored, begun)
 }

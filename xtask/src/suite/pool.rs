@@ -41,12 +41,23 @@ impl Ended {
     }
 }
 
+/// Who else runs meanwhile.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Company {
+    /// Any others, of other runs too.
+    Many,
+    /// One other, for which there is a core.
+    One,
+    /// Nobody.
+    None,
+}
+
 /// Runs `tests` in their order, `jobs` at a time.
 pub(super) fn run(
     tests: &[Test],
     jobs: usize,
     through: &[String],
-    is_beside: bool,
+    company: Company,
 ) -> Result<Vec<Ended>, String> {
     let outputs = target_folder().join("tests");
     fs::create_dir_all(&outputs).map_err(|error| format!("create {}: {error}", outputs.display()))?;
@@ -58,7 +69,7 @@ pub(super) fn run(
         while let Some(test) = tests.get(next.fetch_add(1, Ordering::Relaxed)) {
             // Another run may use the same target folder.
             let output = outputs.join(format!("{}-{job}.out", std::process::id()));
-            let one = run_one(test, through, is_beside, &output, limit)?;
+            let one = run_one(test, through, company, &output, limit)?;
             let word = match (one.is_ok, one.skips.is_empty()) {
                 (false, _) => "FAILED",
                 (true, false) => "SKIP  ",
@@ -85,7 +96,7 @@ pub(super) fn run(
 fn run_one(
     test: &Test,
     through: &[String],
-    is_beside: bool,
+    company: Company,
     output: &Path,
     limit: Duration,
 ) -> Result<Ended, String> {
@@ -103,12 +114,12 @@ fn run_one(
     };
     command.args(["--exact", &test.name]).current_dir(&program.folder);
     command.env("CARGO_MANIFEST_DIR", &program.folder).env("CARGO_PKG_NAME", &program.package);
-    if is_beside {
+    if company == Company::Many {
         command.env(BESIDE, "1");
     } else {
         command.env_remove(BESIDE);
     }
-    let turn = turn::hold(test, is_beside);
+    let turn = turn::hold(test, company);
     match &turn {
         Some(_) => command.env(turn::HELD, "1"),
         None => command.env_remove(turn::HELD),
@@ -161,7 +172,7 @@ mod tests {
             Program { package: "some".into(), name: "suite".into(), path, folder: folder.path().to_owned() };
         let test = Test { program, name: "a".into() };
         // By way of a shell: a script that was written just now may be busy for a moment.
-        let ended = run_one(&test, &["sh".into()], true, &output, limit).unwrap();
+        let ended = run_one(&test, &["sh".into()], Company::Many, &output, limit).unwrap();
         let text = fs::read_to_string(output).unwrap();
         (ended, text)
     }

@@ -4,6 +4,7 @@
 use std::fs::File;
 use std::path::Path;
 
+use super::pool::Company;
 use super::{LAB_PACKAGES, Test};
 use crate::say;
 
@@ -14,12 +15,12 @@ pub(super) const HELD: &str = "DRAY_TEST_TURN";
 
 /// Waits for the turn of `test`, if it needs one, alone or beside others. `None` also where the file is not to be had: then the test looks for
 /// itself.
-pub(super) fn hold(test: &Test, is_beside: bool) -> Option<File> {
+pub(super) fn hold(test: &Test, company: Company) -> Option<File> {
     if !LAB_PACKAGES.contains(&test.program.package.as_str()) {
         return None;
     }
     let path = std::env::temp_dir().join(NAME);
-    lock(&open(&path)?, &path, is_beside)
+    lock(&open(&path)?, &path, company != Company::None)
 }
 
 fn open(path: &Path) -> Option<File> {

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::pool::{self, Ended};
+use super::pool::{self, Company, Ended};
 use super::{CLOCK_PACKAGES, LAB_PACKAGES, Test};
 use crate::{say, target_folder};
 
@@ -21,7 +21,7 @@ pub(super) fn run_again(tests: &[&Test], ended: &mut [Ended], through: &[String]
         return Ok(());
     }
     say(&format!("\nonce more, each alone: {}\n", failed.join(", ")))?;
-    note(ended, &pool::run(&again, 1, through, false)?);
+    note(ended, &pool::run(&again, 1, through, Company::None)?);
     Ok(())
 }
 
