@@ -835,7 +835,8 @@ impl Transfer {
                 return Flow::Cancel;
             }
         };
-        if lock(&self.planner).handle_group(now_us, source, request, group) == Disposition::Deliver {
+        let delivered = lock(&self.planner).handle_rest(now_us, source, request, group, came.len() as u64);
+        if delivered == Disposition::Deliver {
             let here = (group_bytes - came.len()) as u64;
             self.local_bytes.fetch_add(here, Ordering::Release);
             if let Err(error) = self.store(group, &bytes, &update::data_pieces(&bytes), cv) {

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use dray_core::block_mask::BlockMask;
 use dray_core::limits::GROUP_BYTES;
 use dray_core::message::{Fetch, Message};
 use dray_core::text::from_hex;
@@ -90,14 +91,15 @@ enum Event {
     Line(String),
     /// A frame, but for a request.
     Frame(String, Box<Message>),
-    /// A request.
-    Fetch(Fetch),
+    /// A request; of a group of which something is here, also what that is.
+    Fetch(Fetch, Option<BlockMask>),
 }
 
 impl View {
     fn of(lines: &[String], size_bytes: u64) -> View {
         let (mut numbers, mut events) = (BTreeMap::new(), Vec::new());
-        let (mut asked, mut sent) = (BTreeMap::<_, Fetch>::new(), BTreeMap::<_, u64>::new());
+        let (mut asked, mut sent) = (BTreeMap::new(), BTreeMap::<_, u64>::new());
+        let request = |fetch: Fetch, have| Event::Fetch(Fetch { request: 0, known_depth: 0, ..fetch }, have);
         for line in lines {
             let (number, event) = line.split_once(' ').expect("a line of a trace");
             let next = numbers.len() + 1;
@@ -113,14 +115,23 @@ impl View {
                     match Message::from_bytes(&body_bytes).expect("a receiver says messages alone") {
                         Message::Fetch(fetch) => {
                             assert_eq!(Message::Fetch(fetch).to_bytes(), body_bytes, "more than a request");
-                            asked.insert((number, fetch.request), fetch);
-                            events
-                                .push((number, Event::Fetch(Fetch { request: 0, known_depth: 0, ..fetch })));
+                            asked.insert((number, fetch.request), bytes_of(&fetch, None, size_bytes));
+                            events.push((number, request(fetch, None)));
+                        }
+                        Message::FetchRest(rest) => {
+                            assert_eq!(
+                                Message::FetchRest(rest).to_bytes(),
+                                body_bytes,
+                                "more than a request"
+                            );
+                            let (fetch, have) = (rest.whole(), Some(rest.have));
+                            asked.insert((number, fetch.request), bytes_of(&fetch, have, size_bytes));
+                            events.push((number, request(fetch, have)));
                         }
                         Message::Cancel(cancel)
-                            if asked.get(&(number, cancel.request)).is_some_and(|fetch| {
-                                sent.get(&(number, cancel.request)) == Some(&bytes_of(fetch, size_bytes))
-                            }) => {}
+                            if asked.contains_key(&(number, cancel.request))
+                                && sent.get(&(number, cancel.request))
+                                    == asked.get(&(number, cancel.request)) => {}
                         Message::Progress(_) => {}
                         Message::Pull(pull) if pull.pack.is_some() => {
                             assert!(pull.request == 0 && pull.runs.is_empty(), "more than a permission");
@@ -132,7 +143,7 @@ impl View {
             }
         }
         let fetch = |(number, event): &(usize, Event)| match event {
-            Event::Fetch(fetch) => Some((*number, fetch.start_group, fetch.groups)),
+            Event::Fetch(fetch, _) => Some((*number, fetch.start_group, fetch.groups)),
             _ => None,
         };
         for run in events.chunk_by_mut(|a, b| fetch(a).is_some() && fetch(b).is_some()) {
@@ -161,7 +172,7 @@ impl View {
     /// The groups that were asked for.
     pub fn groups(&self) -> BTreeSet<u64> {
         let asked = self.0.iter().filter_map(|(_, event)| match event {
-            Event::Fetch(fetch) => Some(fetch.start_group..fetch.start_group + fetch.groups),
+            Event::Fetch(fetch, _) => Some(fetch.start_group..fetch.start_group + fetch.groups),
             _ => None,
         });
         asked.flatten().collect()
@@ -175,9 +186,10 @@ impl View {
 }
 
 /// The bytes that a request asks for.
-fn bytes_of(fetch: &Fetch, size_bytes: u64) -> u64 {
+fn bytes_of(fetch: &Fetch, have: Option<BlockMask>, size_bytes: u64) -> u64 {
     let end = (fetch.start_group + fetch.groups).saturating_mul(GROUP_BYTES).min(size_bytes);
-    end.saturating_sub(fetch.start_group.saturating_mul(GROUP_BYTES))
+    let bytes = end.saturating_sub(fetch.start_group.saturating_mul(GROUP_BYTES));
+    have.map_or(bytes, |have| have.rest_bytes(bytes as usize) as u64)
 }
 
 impl std::fmt::Debug for View {
@@ -186,7 +198,7 @@ impl std::fmt::Debug for View {
             let text = match event {
                 Event::Line(line) => line.clone(),
                 Event::Frame(_, message) => format!("{message:?}"),
-                Event::Fetch(fetch) => format!("{fetch:?}"),
+                Event::Fetch(fetch, have) => format!("{fetch:?} {have:?}"),
             };
             // Features and ids are long, and no help.
             writeln!(f, "{number} {}", text.chars().take(200).collect::<String>())?;

@@ -296,11 +296,25 @@ impl Planner {
         request: RequestId,
         group: u64,
     ) -> Disposition {
+        self.handle_rest(now_us, source, request, group, u64::MAX)
+    }
+
+    /// The same for a group of which `came_bytes` came, as the rest of it is here: so many bytes the source has brought. It was asked for the
+    /// group, and is not asked for more because it took less.
+    pub fn handle_rest(
+        &mut self,
+        now_us: u64,
+        source: SourceId,
+        request: RequestId,
+        group: u64,
+        came_bytes: u64,
+    ) -> Disposition {
         self.begin(now_us);
         if group >= self.config.geometry.groups() {
             return Disposition::Discard;
         }
         let bytes = self.config.geometry.group_bytes(group) as u64;
+        let came_bytes = came_bytes.min(bytes);
         let known = self.requests.get(&request).is_some_and(|entry| {
             entry.source == source && (entry.next_group..entry.groups.end()).contains(&group)
         });
@@ -309,7 +323,7 @@ impl Planner {
         }
         let Some(record) = self.sources.get_mut(&source) else { return Disposition::Discard };
         let Some(entry) = self.requests.get_mut(&request).filter(|_| known) else {
-            record.discarded_bytes += bytes;
+            record.discarded_bytes += came_bytes;
             return Disposition::Discard;
         };
         entry.next_group = group + 1;
@@ -322,8 +336,8 @@ impl Planner {
             record.window.pause();
         }
         if !self.work.deliver(group) {
-            record.discarded_bytes += bytes;
-            self.duplicate_bytes += bytes;
+            record.discarded_bytes += came_bytes;
+            self.duplicate_bytes += came_bytes;
             // What a source cannot be told to leave, and was asked for before the last new group, has an end; what is still missing
             // may stand behind it.
             let cannot_leave = !entry.wanted && !record.description.capabilities.cancel;
@@ -335,7 +349,7 @@ impl Planner {
             }
             return Disposition::Discard;
         }
-        record.delivered_bytes += bytes;
+        record.delivered_bytes += came_bytes;
         self.order_changed |= record.forgive();
         self.note_progress(now_us);
         self.resent_groups = 0;

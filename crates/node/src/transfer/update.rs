@@ -193,8 +193,12 @@ impl OlderVersion {
         OlderVersion { tells_disk: may_read, ..self }
     }
 
-    /// True if the sender may hear of single blocks that are here.
-    fn tells_blocks(&self) -> bool {
+    /// True if the sender may hear what of a group is here: whoever may log in (`has_login`) single blocks, others the chunks that the older
+    /// version has, and files in a directory that the user named for them. Of an index these hear nothing, not even that there is one.
+    fn tells_rests(&self, has_login: bool) -> bool {
+        if !has_login {
+            return self.file.is_some() || self.disk.is_some();
+        }
         let tells_disk = self.tells_disk && self.disk.is_some();
         (self.file.is_some() || tells_disk) && self.elsewhere.is_none()
     }
@@ -451,9 +455,10 @@ impl Transfer {
         let mut search = Search::new();
         let (mut told_bytes, told_since) = (0, Instant::now());
         let mut looked = Looked::default();
-        // Which blocks come tells the sender what is here, finer than chunks do: only whoever may log in is asked (design 16). What
+        // Questions for sums tell the sender what is here, finer than chunks do: only whoever may log in is asked (design 16). What
         // an index alone knows is looked for while the network goes on: it does not wait for that. A search waits by itself.
-        if self.is_vouched() && old.tells_blocks() {
+        let asks_sums = self.is_vouched();
+        if old.tells_rests(asks_sums) {
             plan.hold_back();
         }
         loop {
@@ -473,6 +478,11 @@ impl Transfer {
                     self.find_elsewhere(old, chunks, known, plan, &mut search, copies.over)?;
                 self.find_on_disk(old, chunks, known, plan, &mut elsewhere, &mut search, copies.over)?;
                 chunks.iter().try_for_each(|chunk| plan.place(*chunk, known, &elsewhere, copies))?;
+                if !asks_sums {
+                    // There is nothing to wait for.
+                    let told = (told_bytes, told_since.elapsed());
+                    self.want_rests(old, plan, told, &mut looked, copies.over)?;
+                }
                 plan.tell();
                 // What is held back is not asked for yet.
                 if !plan.lacks_some() {

@@ -11,7 +11,8 @@ use dray_core::source::{SourceCall, SourceId};
 use dray_core::{Error, ErrorKind, Result};
 
 use super::plan::{Origin, Parts, Plan};
-use super::{NODE_PATIENCE, OldBytes, OlderVersion, Transfer, interrupted, lost};
+use super::{NODE_PATIENCE, OldBytes, OlderVersion, Spot, Transfer, interrupted, lost};
+use crate::elsewhere::Finder;
 use crate::lock;
 use crate::looking::{
     COARSE, FAST_FROM, FINE, Found, Gap, Looked, OlderBytes, Piece, Question, Round, add, compare, left_of,
@@ -80,7 +81,7 @@ impl Rests {
 }
 
 impl Transfer {
-    /// Wants the groups that were held back: the rests of those of which the older version has something, if the source tells
+    /// Wants the groups that were held back: the rests of those of which the older version has something, also between chunks if the source tells
     /// sums, and the others whole. `told` is how many bytes of the recipe came, and in what time.
     pub(super) fn want_rests(
         &self,
@@ -94,10 +95,9 @@ impl Transfer {
         if lacking.is_empty() {
             return Ok(());
         }
-        if !old.tells_disk {
-            for (_, parts) in &mut lacking {
-                *parts = without_disk(parts);
-            }
+        let asks_sums = self.is_vouched();
+        for (_, parts) in &mut lacking {
+            *parts = told_to_the_sender(parts, asks_sums, old.tells_disk);
         }
         // While it was looked, nobody asked for more of the recipe.
         let told_time = told.1.saturating_sub(looked.time);
@@ -105,7 +105,8 @@ impl Transfer {
         let is_fast = told.0 >= TOLD_BYTES_MIN && told_rate >= FAST_FROM;
         let found = match is_fast || !looked.pays(self.rate_bytes_per_s(), told_rate) {
             true => Err(Error::new(ErrorKind::Unsupported, "looking would take longer than fetching")),
-            false => self.look_between(old, &lacking, &gaps, looked, over),
+            false if asks_sums => self.look_between(old, &lacking, &gaps, looked, over),
+            false => Ok(Found::new()),
         };
         if found.is_err() {
             plan.hold_nothing_back();
@@ -244,11 +245,16 @@ impl Transfer {
     }
 }
 
-/// The same without what a search of the disk found.
-fn without_disk(parts: &Parts) -> Parts {
+/// The same without what the sender is not to hear of. One with a login (`has_login`) hears what a search of the disk found only if it may read that
+/// (`tells_disk`); a ticket's holder hears it, as the user named the directory for this object, but never what the index knows.
+fn told_to_the_sender(parts: &Parts, has_login: bool, tells_disk: bool) -> Parts {
     let mut known: Parts = Vec::new();
     for (len, origin) in parts {
-        let origin = origin.without_disk();
+        let origin = match origin {
+            Origin::Elsewhere(Spot { by: Finder::Index, .. }) if !has_login => Origin::Missing,
+            Origin::Elsewhere(Spot { by: Finder::Disk, .. }) if has_login && !tells_disk => Origin::Missing,
+            origin => *origin,
+        };
         match known.last_mut() {
             Some((before, last)) if last.after(u64::from(*before)) == origin => *before += len,
             _ => known.push((*len, origin)),
