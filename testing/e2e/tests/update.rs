@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use dray_e2e::actions::{self, NOBODY, Share, assert_alone, assert_delivered, share};
 use dray_e2e::data::{self, GIB, MIB};
+use dray_e2e::power::is_isolated;
 use dray_e2e::{Host, Lab, Outcome, Program, gate, sweep};
+use dray_lab::disk::{SlowDisk, Speed};
 use rustix::process::Signal;
 
 /// Longest time one command may take.
@@ -131,6 +133,39 @@ fn an_update_costs_what_changed() {
             fs::remove_file(&journey.copy).unwrap();
         }
         fs::remove_file(&source).unwrap();
+    }
+}
+
+/// R12, P7 "never slower": a disk that reads less than the network brings has enough to do with what comes, so an older version on it is left alone. A slower
+/// network asks for what changed.
+#[test]
+fn an_older_version_on_a_slow_disk_is_for_slow_networks() {
+    if !is_isolated("an_older_version_on_a_slow_disk_is_for_slow_networks") {
+        return;
+    }
+    let lab = Lab::of(2).build().unwrap();
+    let file = lab.host(0).file("image");
+    let size = 16 * MIB;
+    data::write_random(&file, size, 303);
+    actions::let_settle(&file);
+    // A tenth of what a busy machine carries between two namespaces.
+    let speed = Speed { bytes_per_s: 8_000_000, seek: Duration::from_millis(8) };
+    let home = lab.host(1).directory("slow");
+    let disk = SlowDisk::new(&lab.host(1).directory("image"), &home, 256 << 20, speed).unwrap();
+    for way in [Way::Get, Way::Upload] {
+        let journey = Journey::new(&lab, way, &file, &format!("slow/{way:?}"));
+        for (rate_mbit, least, most) in [(None, size, size * 11 / 10), (Some(16), 0, 2 * MIB)] {
+            write_edited(&file, &journey.copy, Edit::Page);
+            disk.cool(disk.path()).unwrap();
+            rate_mbit.into_iter().for_each(|rate| lab.limit_rate(rate));
+            let cost = journey.cost(journey.program());
+            rate_mbit.into_iter().for_each(|_| lab.lift_rate());
+            assert!(
+                (least..=most).contains(&cost),
+                "{way:?}, {rate_mbit:?} Mbit/s: {cost} bytes on the wire"
+            );
+        }
+        fs::remove_file(&journey.copy).unwrap();
     }
 }
 

@@ -38,6 +38,7 @@ use found::Finds;
 pub(crate) use memory::Memory;
 pub(crate) use pressure::Pressure;
 pub(crate) use scope::{Identity, Scope};
+pub(crate) use share::scheduled;
 pub(crate) use sibling::{Coming, Siblings};
 
 /// How long a transfer waits for a file that gives hope to turn up before it begins without.

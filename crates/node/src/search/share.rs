@@ -93,7 +93,7 @@ impl Share {
 }
 
 /// How long the thread of this directory below `/proc` has run, and has waited for a processor; `None` where the kernel does not tell.
-pub(super) fn scheduled(directory: &str) -> Option<(u64, u64)> {
+pub(crate) fn scheduled(directory: &str) -> Option<(u64, u64)> {
     let told = std::fs::read_to_string(format!("{directory}/schedstat")).ok()?;
     let mut figures = told.split_whitespace().map(|figure| figure.parse().ok());
     Some((figures.next()??, figures.next()??))

@@ -10,6 +10,7 @@ mod gaps;
 mod late;
 mod pairs;
 mod plan;
+mod race;
 mod rests;
 mod search;
 mod shared;
@@ -48,6 +49,7 @@ use crate::search::{DiskSearch, Identity};
 use late::Late;
 pub(super) use pairs::SparsePairs;
 use plan::{Copies, Origin, Parts, Plan};
+use race::{Cut, Race};
 pub(super) use rests::Rests;
 use search::{Ahead, MEASURING_INTERVAL, PIECE_CHUNKS, Search};
 use shared::Runs;
@@ -325,15 +327,31 @@ impl Transfer {
         let profile = Profile::for_size(size_bytes)
             .ok_or_else(|| Error::new(ErrorKind::Unsupported, "the object is too large for a recipe"))?;
         let over = || stop.is_set() || self.is_over();
+        let cut = Cut::of(old.size_bytes);
+        let mut race = Race::new(&cut);
         thread::scope(|scope| {
-            let cut = scope.spawn(|| {
+            let cutting = scope.spawn(|| {
                 let _working = self.pressure.begin();
-                Known::of(old, profile, &over)
+                cut.begin();
+                let known = Known::of(old, profile, &cut, &over);
+                {
+                    let _state = lock(&self.state);
+                    cut.end();
+                }
+                self.changed.notify_all();
+                known
             });
-            let root = self.describe(old, plan, &over, &[]);
+            let root = self
+                .describe(old, plan, &over, &[], Some(&mut race))
+                .and_then(|root| self.await_cut(&cut, &mut race, plan).map(|()| root));
+            if root.is_err() {
+                cut.leave();
+            }
             let known =
-                cut.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread failed")))?;
+                cutting.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread failed")));
+            // Why it was left is told here, not that it was.
             let root = root?;
+            let known = known?;
             if root.size_bytes() != size_bytes || root.profile() != profile {
                 return Err(Error::new(ErrorKind::Protocol, "the recipe is not one of this object"));
             }
@@ -365,6 +383,7 @@ impl Transfer {
         plan: &mut Plan<'_>,
         over: &dyn Fn() -> bool,
         silent: &[SourceId],
+        mut race: Option<&mut Race<'_>>,
     ) -> Result<RecipeRoot> {
         let disk = old.disk.as_ref().filter(|_| !old.is_needed());
         let mut ahead = old.file.is_none().then(|| Ahead::new(disk));
@@ -385,7 +404,8 @@ impl Transfer {
             let asked = lock(&self.state).describing.clone();
             let is_waiting = asked.iter().any(|id| self.is_answering(*id));
             let mut is_asked = !asked.is_empty();
-            let is_measuring = ahead.as_ref().is_some_and(Ahead::is_measuring);
+            let is_measuring = ahead.as_ref().is_some_and(Ahead::is_measuring)
+                || race.as_ref().is_some_and(|race| race.is_measuring());
             let takes_long = !is_waiting || asked_at.elapsed() >= DESCRIBE_SILENCE * asked.len() as u32;
             if takes_long && !is_measuring {
                 let others = [silent, &asked].concat();
@@ -403,6 +423,9 @@ impl Transfer {
             if let Some(ahead) = &mut ahead {
                 self.fetch_ahead(plan, ahead)?;
             }
+            if let Some(race) = race.as_deref_mut() {
+                self.race(plan, race)?;
+            }
             if is_asked && probed.elapsed() >= PROBE_INTERVAL && self.has_fetched_all() {
                 plan.probe(1);
                 probed = Instant::now();
@@ -414,12 +437,26 @@ impl Transfer {
             }
             drop(self.await_change(
                 state,
-                match &ahead {
-                    Some(_) if is_measuring => MEASURING_INTERVAL,
-                    Some(_) => AHEAD_INTERVAL,
-                    None => Duration::from_millis(100),
+                match (&ahead, &race) {
+                    _ if is_measuring => MEASURING_INTERVAL,
+                    (Some(_), _) => AHEAD_INTERVAL,
+                    (_, Some(race)) if !race.is_over() => AHEAD_INTERVAL,
+                    _ => Duration::from_millis(100),
                 },
             ));
+        }
+    }
+
+    /// Returns when the older version is cut. `Unsupported` if the network turns out to be faster than the disk that it lies on.
+    fn await_cut(&self, cut: &Cut, race: &mut Race<'_>, plan: &mut Plan<'_>) -> Result<()> {
+        loop {
+            self.race(plan, race)?;
+            let state = lock(&self.state);
+            // The thread that is waited for is joined next.
+            if race.is_over() || cut.is_done() {
+                return Ok(());
+            }
+            drop(self.await_change(state, AHEAD_INTERVAL));
         }
     }
 
@@ -452,7 +489,7 @@ impl Transfer {
         let mut asked_of = lock(&self.state).asked;
         let mut silent: Vec<SourceId> = Vec::new();
         let mut heard = Instant::now();
-        let mut search = Search::new();
+        let mut search = Search::new(self.fetched_groups.load(Ordering::Acquire));
         let (mut told_bytes, told_since) = (0, Instant::now());
         let mut looked = Looked::default();
         // Questions for sums tell the sender what is here, finer than chunks do: only whoever may log in is asked (design 16). What
@@ -518,7 +555,7 @@ impl Transfer {
             if asked_of.is_none_or(|id| !self.is_answering(id)) {
                 // Whoever comes next is asked for what the lost one owed, if it tells of the same recipe: only who
                 // described nodes can be expected to have them.
-                if self.describe(old, plan, copies.over, &silent)? != *root {
+                if self.describe(old, plan, copies.over, &silent, None)? != *root {
                     return Err(Error::new(ErrorKind::Protocol, "the senders do not agree on the recipe"));
                 }
                 asked_of = lock(&self.state).asked;
@@ -653,7 +690,7 @@ struct Known {
 
 impl Known {
     /// Cuts as much of `old` as an object of that profile may have.
-    fn of(old: &OlderVersion, profile: Profile, over: &dyn Fn() -> bool) -> Result<Known> {
+    fn of(old: &OlderVersion, profile: Profile, cut: &Cut, over: &dyn Fn() -> bool) -> Result<Known> {
         let average_bytes = u64::from(profile.average_bytes());
         // A chunk of zeros is as long as a chunk may be.
         let zeros = ChunkDescriptor::of(&vec![0; profile.average_bytes() as usize * 4]);
@@ -661,13 +698,15 @@ impl Known {
         let from = old.bytes();
         let chunks = RefCell::new(Vec::with_capacity((size_bytes / average_bytes) as usize));
         let mut read = |offset: u64, out: &mut [u8]| {
-            if over() {
+            if over() || cut.is_left() {
                 return Err(interrupted());
             }
             if chunks.borrow().len() > UPDATE_CHUNKS_MAX {
                 return Err(Error::new(ErrorKind::Unsupported, "the older version has too many chunks"));
             }
-            from.read_at(offset, out)
+            from.read_at(offset, out)?;
+            cut.has_read(out.len());
+            Ok(())
         };
         let recipe = Recipe::read(size_bytes, profile, &mut read, &mut |placed| {
             chunks.borrow_mut().push((chunk_key(&placed.chunk), placed.offset));

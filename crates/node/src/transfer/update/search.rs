@@ -24,15 +24,17 @@ pub(super) const PIECE_CHUNKS: usize = 256;
 /// Groups that are fetched first where the disk may have the others: enough to see how fast the network is.
 const MEASURED_GROUPS: u64 = 4;
 /// Of these the first: on a very slow network all of them would take longer than the search.
-const FIRST_GROUPS: u64 = 1;
+pub(super) const FIRST_GROUPS: u64 = 1;
 /// What the first tells is that: the network is so many times slower than one that may be kept waiting.
-const VERY_SLOW: u64 = 16;
+pub(super) const VERY_SLOW: u64 = 16;
 /// Of less, a fast network cannot be told from a slow one.
-const MEASURED_BYTES: u64 = 1 << 20;
+pub(super) const MEASURED_BYTES: u64 = 1 << 20;
+/// For so long a network has to be as fast as one that is left alone.
+const LASTING: Duration = Duration::from_millis(200);
 /// How soon it is looked whether they have come.
 pub(super) const MEASURING_INTERVAL: Duration = Duration::from_millis(1);
 /// Round trips that a connection takes for them, however much it carries after.
-const START_ROUND_TRIPS: u32 = 5;
+pub(super) const START_ROUND_TRIPS: u32 = 5;
 
 /// Searches under way in this process: a disk that hangs holds its thread, which nobody waits for.
 const SEARCHING_MAX: usize = 64;
@@ -129,7 +131,7 @@ impl Ahead {
     }
 }
 
-fn rate(bytes: u64, took: Duration) -> u64 {
+pub(super) fn rate(bytes: u64, took: Duration) -> u64 {
     (bytes as f64 / took.as_secs_f64().max(1e-6)) as u64
 }
 
@@ -149,11 +151,14 @@ pub(super) struct Search {
     ahead: Ahead,
     /// How long nothing was under way meanwhile, and until it was under way again.
     idle: Duration,
+    /// When it was begun, and how many groups had been fetched by then.
+    begun: Instant,
+    fetched_groups: u64,
 }
 
 impl Search {
-    pub(super) fn new() -> Search {
-        Search { ahead: Ahead::new(None), idle: Duration::ZERO }
+    pub(super) fn new(fetched_groups: u64) -> Search {
+        Search { ahead: Ahead::new(None), idle: Duration::ZERO, begun: Instant::now(), fetched_groups }
     }
 }
 
@@ -240,8 +245,11 @@ impl Transfer {
     ) -> Result<()> {
         let (Some(disk), Some(last)) = (&old.disk, chunks.last()) else { return Ok(()) };
         let told_bytes = last.offset.saturating_add(u64::from(last.chunk.len));
-        // What it has brought since tells more than the first groups did.
-        if self.rate_bytes_per_s() >= disk.pace().spared_bytes_per_s {
+        // What it has brought since tells more than the first groups did. Not what came in one moment: that may have waited in buffers while something
+        // was written.
+        let elapsed = search.begun.elapsed();
+        let came = self.fetched_groups.load(Ordering::Acquire).saturating_sub(search.fetched_groups);
+        if elapsed >= LASTING && rate(came * GROUP_BYTES, elapsed) >= disk.pace().spared_bytes_per_s {
             disk.end();
         }
         let missing = known.missing(chunks, plan);
@@ -321,7 +329,7 @@ impl Transfer {
     }
 
     /// To the nearest source; nothing until that is known.
-    fn round_trip(&self) -> Duration {
+    pub(super) fn round_trip(&self) -> Duration {
         let nearest = self.stats().iter().filter_map(|source| source.round_trip_us).min();
         Duration::from_micros(nearest.unwrap_or(0))
     }

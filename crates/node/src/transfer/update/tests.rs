@@ -76,7 +76,8 @@ fn planned_with(
     let mut wanted = RangeSet::new();
     wanted.insert(0..geometry.units());
     let (_dir, old) = older(old);
-    let known = Known::of(&old, Profile::for_size(size_bytes).unwrap(), &|| false).unwrap();
+    let known =
+        Known::of(&old, Profile::for_size(size_bytes).unwrap(), &Cut::of(size_bytes), &|| false).unwrap();
     let told = Mutex::new(Vec::new());
     let tell = |groups| told.lock().unwrap().push(groups);
     let mut plan = Plan::new(geometry, &wanted, &tell);
@@ -285,7 +286,7 @@ fn other_things_are_no_older_version() {
 fn cutting_ends_when_it_is_over() {
     let (_dir, old) = older(&bytes(2 * UNIT_BYTES as usize, 5));
     let profile = Profile::for_size(UNIT_BYTES).unwrap();
-    let error = Known::of(&old, profile, &|| true).err().unwrap();
+    let error = Known::of(&old, profile, &Cut::of(old.size_bytes), &|| true).err().unwrap();
     assert_eq!(error.kind(), ErrorKind::Interrupted);
 }
 
