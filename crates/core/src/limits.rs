@@ -270,6 +270,9 @@ pub const TREE_CUT_BYTES_MAX: u64 = 256 << 30;
 pub const TREE_CUT_TIMES_MAX: u64 = 2;
 /// How many times its size sums are told of one file to one receiver: once of large blocks, once of small ones, and samples.
 pub const TREE_SUMS_TIMES_MAX: u64 = 3;
+/// How many times its size a file is read for one receiver without being sent, as the receiver has it: once, and again what connections that were
+/// lost took with them.
+pub const TREE_RESTS_TIMES_MAX: u64 = 4;
 /// Runs of blocks that all questions for sums in one pull name together.
 pub const TREE_PULL_BLOCK_RUNS_MAX: usize = 512;
 /// Parts in one pull of which the receiver has some blocks.

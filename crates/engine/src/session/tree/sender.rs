@@ -5,7 +5,8 @@ use std::collections::VecDeque;
 
 use dray_core::Result;
 use dray_core::limits::{
-    GROUP_BYTES, TREE_BATCHES_MAX, TREE_CUT_BYTES_MAX, TREE_CUT_CHUNKS_MAX, TREE_PULLS_MAX, TREE_WANTED_MAX,
+    GROUP_BYTES, TREE_BATCHES_MAX, TREE_CUT_BYTES_MAX, TREE_CUT_CHUNKS_MAX, TREE_PULL_BLOCK_RUNS_MAX,
+    TREE_PULL_RESTS_MAX, TREE_PULLS_MAX, TREE_WANTED_MAX,
 };
 use dray_core::message::{BATCHES_AHEAD_MAX, DigestsSame, Pull, Run, TreeDone};
 use dray_core::tree::Record;
@@ -225,6 +226,12 @@ impl TreeSender {
         }
         if !pull.runs.iter().all(|run| are_sums_alone(run) && is_rest(run)) {
             return Err(protocol("receiver asked for sums or for the rest of what has none"));
+        }
+        let block_runs: usize =
+            pull.runs.iter().filter_map(|run| run.sums.as_ref()).map(|it| it.runs.len()).sum();
+        let rests = pull.runs.iter().filter(|run| run.have.is_some()).count();
+        if block_runs > TREE_PULL_BLOCK_RUNS_MAX || rests > TREE_PULL_RESTS_MAX {
+            return Err(protocol("receiver asked for more sums or rests than one pull may have"));
         }
         if pull.runs.iter().any(is_cut_too_large) {
             return Err(protocol("receiver asked for a cut of more bytes or chunks than one may have"));

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
-use dray_core::block_mask::BlockMask;
+use dray_core::block_mask::{BlockMask, GROUP_BLOCKS};
 use dray_core::block_sum::sum_of;
 use dray_core::frame::FrameKind;
 use dray_core::limits::GROUP_BYTES;
@@ -208,6 +208,9 @@ enum Lie {
     HashForEver,
     /// The first rest cannot be read.
     RestFails,
+    /// It sends no more rests, also where some of one came.
+    RestsRefused,
+    RestCutShort,
 }
 
 /// What was asked of a liar.
@@ -269,13 +272,19 @@ impl Liar<'_> {
         assert!(part.bytes <= GROUP_BYTES);
         let bytes = &self.newer[part.start as usize..part.end() as usize];
         let mut rest: Vec<u8> = have.rest(bytes.len()).flat_map(|range| bytes[range].to_vec()).collect();
+        let fail = |peer: &mut Peer, kind| {
+            let fault = Fault::from_error(None, &Error::new(kind, "no"));
+            peer.records(request, &[Record::Failed(fault)]);
+        };
         match self.lie {
             Lie::ShortRest => drop(rest.pop()),
             Lie::LongRest => rest.push(0),
             Lie::HoleInRest => return peer.records(request, &[Record::Hole(64)]),
-            Lie::RestFails => {
-                let fault = Fault::from_error(None, &Error::new(ErrorKind::Internal, "a disk"));
-                return peer.records(request, &[Record::Failed(fault)]);
+            Lie::RestFails => return fail(peer, ErrorKind::Internal),
+            Lie::RestsRefused => return fail(peer, ErrorKind::Refused),
+            Lie::RestCutShort => {
+                peer.records(request, &[Record::Bytes(&rest[..64])]);
+                return fail(peer, ErrorKind::Refused);
             }
             _ => {}
         }
@@ -365,7 +374,16 @@ fn a_stranger_is_asked_for_no_sums() {
 fn a_lie_about_blocks_costs_bytes_alone() {
     let (older, newer) = built_again(300_000, 1);
     let len = newer.len() as u64;
-    for lie in [Lie::WrongSums, Lie::NoSums, Lie::SumsChanged, Lie::SumsTime, Lie::RestTime, Lie::HashOnce] {
+    for lie in [
+        Lie::WrongSums,
+        Lie::NoSums,
+        Lie::SumsChanged,
+        Lie::SumsTime,
+        Lie::RestTime,
+        Lie::HashOnce,
+        Lie::RestsRefused,
+        Lie::RestCutShort,
+    ] {
         let (done, found, asked) = lied(lie, &older, &newer, false);
         let done = done.unwrap();
         assert_eq!((done.files, done.failed), (1, 0), "{lie:?}");
@@ -375,7 +393,9 @@ fn a_lie_about_blocks_costs_bytes_alone() {
         assert_eq!(asked.whole, usize::from(is_whole), "{lie:?}");
         match lie {
             // Each part that is not what it seemed to be comes once more, as a whole.
-            Lie::WrongSums => assert!(asked.rests > 0 && asked.part_bytes > len / 2),
+            Lie::WrongSums | Lie::RestsRefused | Lie::RestCutShort => {
+                assert!(asked.rests > 0 && asked.part_bytes > len / 2);
+            }
             Lie::HashOnce => assert!((1..=GROUP_BYTES).contains(&asked.part_bytes) && asked.rests > 3),
             Lie::NoSums => assert_eq!((asked.rests, asked.part_bytes), (0, len)),
             _ => {}
@@ -437,7 +457,7 @@ impl RecordSink for Told {
 }
 
 /// P6, design 17: a sender tells the sums of the blocks that were asked for, and what is missing of a part with the hash of all of it; of sums
-/// no more than three times the file.
+/// no more than three times the file, and it reads no more than four times the file that does not leave. What leaves is counted by nobody.
 #[test]
 fn a_sender_tells_sums_and_rests() {
     let bytes = noise(200_000, 1);
@@ -475,4 +495,15 @@ fn a_sender_tells_sums_and_rests() {
     }
     sums(1024, &[(0, 90)]).unwrap();
     assert_eq!(failed(sums(1024, &[(0, 20)])), ErrorKind::Refused);
+    let rest = |have: &BlockMask| {
+        let mut told = Told::default();
+        file.send_rest(&Part { start: 0, bytes: GROUP_BYTES }, have, &mut told).map(|()| told)
+    };
+    let mut all = BlockMask::default();
+    (0..GROUP_BLOCKS).for_each(|block| all.insert(block));
+    for _ in 0..4 * bytes.len() / GROUP_BYTES as usize {
+        assert!(rest(&all).unwrap().bytes.is_empty());
+    }
+    assert_eq!(failed(rest(&all)), ErrorKind::Refused);
+    assert!(rest(&BlockMask::default()).unwrap().bytes == bytes[..GROUP_BYTES as usize]);
 }

@@ -14,7 +14,7 @@ use dray_core::block_sum::sums_of;
 use dray_core::hash_tree::ContentHasher;
 use dray_core::limits::{
     GROUP_BYTES, PATH_BYTES_MAX, TREE_BATCH_ITEMS_MAX, TREE_CUT_TIMES_MAX, TREE_DIGEST_BYTES,
-    TREE_RECORD_BYTES_MAX, TREE_SUMS_TIMES_MAX,
+    TREE_RECORD_BYTES_MAX, TREE_RESTS_TIMES_MAX, TREE_SUMS_TIMES_MAX,
 };
 use dray_core::message::{BlockSums, Entries, EntryFailed, Fault, Listed, Owner, Part};
 use dray_core::tree::{
@@ -234,7 +234,8 @@ impl TreeSource for WalkSource {
 
 fn file_to_send(file: FileToSend, is_linked: bool, stop: &Stop) -> Sending {
     let (cut, summed) = (Budget::new("cut", TREE_CUT_TIMES_MAX), Budget::new("summed", TREE_SUMS_TIMES_MAX));
-    Sending { file, is_linked, stop: stop.clone(), seen: OnceLock::new(), cut, summed }
+    let rests = Budget::new("read and not sent", TREE_RESTS_TIMES_MAX);
+    Sending { file, is_linked, stop: stop.clone(), seen: OnceLock::new(), cut, summed, rests }
 }
 
 /// One file, when its turn comes.
@@ -247,9 +248,10 @@ struct Sending {
     seen: OnceLock<FileState>,
     cut: Budget,
     summed: Budget,
+    rests: Budget,
 }
 
-/// How much of a file is read for questions about it: each costs a read, and who asks next to nothing.
+/// How much of a file is read for questions about it, or of parts that the receiver has: each costs a read, and who asks next to nothing.
 struct Budget {
     what: &'static str,
     times_max: u64,
@@ -264,10 +266,10 @@ impl Budget {
 
     /// No file is read more often than a difference needs.
     fn take(&self, bytes: u64, size_bytes: u64) -> Result<(), SendError> {
-        // One thread answers questions.
-        let asked = self.bytes.load(Ordering::Relaxed).saturating_add(bytes);
-        self.bytes.store(asked, Ordering::Relaxed);
-        if asked > size_bytes.saturating_mul(self.times_max) {
+        // One thread answers questions, and one for each path sends.
+        let max = size_bytes.saturating_mul(self.times_max);
+        let add = |asked: u64| asked.checked_add(bytes).filter(|asked| *asked <= max);
+        if self.bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, add).is_err() {
             let what = format!("the file was {} as often as it may be", self.what);
             return Err(SendError::File(Error::new(ErrorKind::Refused, what)));
         }
@@ -319,6 +321,7 @@ impl TreeFile for Sending {
         let open = self.open_as_seen(part)?;
         // Of 64 KiB at most, as was checked when it was asked for.
         let mut bytes = vec![0; usize::try_from(part.bytes.min(GROUP_BYTES)).unwrap_or(0)];
+        self.rests.take((bytes.len() - have.rest_bytes(bytes.len())) as u64, open.size_bytes)?;
         read_exact_at(&open, &mut bytes, part.start)?;
         if !open.is_unchanged()? {
             return Err(changed());

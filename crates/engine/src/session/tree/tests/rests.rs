@@ -168,6 +168,12 @@ fn sums_and_rests_that_break_the_rules_are_refused() {
     ] {
         assert_eq!(handle(&runs, lane), Err(ErrorKind::Protocol), "{runs:?}");
     }
+    let rests = |count| vec![masked.clone(); count];
+    assert_eq!(handle(&rests(TREE_PULL_RESTS_MAX), None), Ok(()));
+    assert_eq!(handle(&rests(TREE_PULL_RESTS_MAX + 1), None), Err(ErrorKind::Protocol));
+    let most = Run { sums: Some(Box::new(sums(TREE_PULL_BLOCK_RUNS_MAX / 2, 1))), ..asked.clone() };
+    assert_eq!(handle(&[most.clone(), most.clone()], None), Ok(()));
+    assert_eq!(handle(&[most.clone(), most, asked.clone()], None), Err(ErrorKind::Protocol));
     assert_eq!(handle(&[asked.clone(), cut(1, Some(whole(5)), None), asked], None), Ok(()));
     assert_eq!(handle(std::slice::from_ref(&masked), Some(1)), Ok(()));
     assert_eq!(handle(std::slice::from_ref(&masked), None), Ok(()));

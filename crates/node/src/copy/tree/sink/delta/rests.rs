@@ -352,6 +352,11 @@ impl Writing<'_> {
             delta.share.rests = delta.share.rests.saturating_sub(1);
             self.deltas.looks.leave(Share { rests: 1, ..Share::default() });
         }
+        if matches!(record, Record::Failed(fault) if fault.to_error("").kind() == ErrorKind::Refused) {
+            // It was read as often as it may be without being sent, as where connections were lost again and again.
+            self.await_all_of(number, part, have, current);
+            return Ok(());
+        }
         let Some(finished) = self.part_finished(number, record)? else { return Ok(()) };
         let Some(pending) = self.pending.get_mut(&number) else { return Ok(()) };
         let (size_bytes, Some(parts)) = (pending.size_bytes, &mut pending.parts) else { return Ok(()) };
@@ -363,9 +368,7 @@ impl Writing<'_> {
         hasher.update(&bytes);
         if hasher.finish() != finished.hash {
             // Sums are short: of many blocks that differ one seems not to.
-            parts.dirty.insert(part.start);
-            self.wanted_bytes = self.wanted_bytes.saturating_add(pending.await_again(part.bytes));
-            self.machine.want_part_again(number, *part);
+            self.await_all_of(number, part, have, current);
             return Ok(());
         }
         if !parts.came(part) {
@@ -376,6 +379,18 @@ impl Writing<'_> {
         }
         self.machine.came_part(number, false);
         self.came_piece(number)
+    }
+
+    /// Asks for all of a part of which the rest did not do, whatever of it came, if any of it is awaited still.
+    fn await_all_of(&mut self, number: u64, part: &Part, have: &BlockMask, current: &Current) {
+        let Some(pending) = self.pending.get_mut(&number) else { return };
+        let Some(parts) = &mut pending.parts else { return };
+        parts.dirty.insert(part.start);
+        let came_bytes = current.rest.len() as u64;
+        let left_bytes = (have.rest_bytes(part.bytes as usize) as u64).saturating_sub(came_bytes);
+        let more_bytes = pending.await_again(part.bytes.saturating_sub(left_bytes));
+        self.wanted_bytes = self.wanted_bytes.saturating_add(more_bytes);
+        self.machine.want_part_again(number, *part);
     }
 }
 
