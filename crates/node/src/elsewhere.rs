@@ -56,6 +56,8 @@ pub(crate) enum Finder {
     Index,
     /// The search of the disk.
     Disk,
+    /// The search of the disk, in a file that an index named: it reads it, and it is told to nobody to whom the index is not.
+    Cached,
 }
 
 /// Where a chunk was found: in which file, and its first byte there.

@@ -48,8 +48,8 @@ impl CachedFiles {
         let file = self.files.get_mut(&entry)?;
         memory.give(PLACE_HELD_BYTES * file.places.len() as u64);
         file.places = BTreeMap::new();
-        let Opened { file, identity, changed } = &file.opened;
-        let opened = Opened { file: file.clone(), identity: *identity, changed: *changed };
+        let Opened { file, identity, changed, .. } = &file.opened;
+        let opened = Opened { file: file.clone(), identity: *identity, changed: *changed, is_cached: true };
         Some(opened.is_unchanged().then_some(opened))
     }
 
@@ -227,5 +227,6 @@ impl Executor<'_> {
 fn opened(index: &Elsewhere, number: u32) -> Option<(Opened, u64)> {
     let (file, changed): (Arc<File>, _) = index.opened(number)?;
     let metadata = file.metadata().ok().filter(|metadata| metadata.len() <= UPDATE_BYTES_MAX)?;
-    Some((Opened { file, identity: (metadata.dev(), metadata.ino()), changed }, metadata.len()))
+    let identity = (metadata.dev(), metadata.ino());
+    Some((Opened { file, identity, changed, is_cached: true }, metadata.len()))
 }

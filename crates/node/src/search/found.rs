@@ -46,6 +46,8 @@ pub(super) struct Finds {
 pub(super) struct Held {
     file: Arc<File>,
     changed: ChangeTime,
+    /// An index named it.
+    is_cached: bool,
     /// Somebody was told of a chunk of it, or will be.
     is_used: bool,
     /// It is not what it was. What was told of it is read all the same, and proven.
@@ -86,8 +88,13 @@ impl Finds {
             self.is_full = false;
         }
         self.last_number = self.last_number.checked_add(1)?;
-        let held =
-            Held { file: opened.file.clone(), changed: opened.changed, is_used: false, is_changed: false };
+        let held = Held {
+            file: opened.file.clone(),
+            changed: opened.changed,
+            is_cached: opened.is_cached,
+            is_used: false,
+            is_changed: false,
+        };
         self.files.insert(self.last_number, held);
         Some((self.last_number, dropped))
     }
@@ -252,6 +259,11 @@ impl Finds {
     /// A file that chunks were found in.
     pub(super) fn file(&self, number: u32) -> Option<Arc<File>> {
         self.files.get(&number).map(|held| held.file.clone())
+    }
+
+    /// Whether an index named the file; yes where nothing is known of it.
+    pub(super) fn is_cached(&self, number: u32) -> bool {
+        self.files.get(&number).is_none_or(|held| held.is_cached)
     }
 
     /// Chunks that are wanted and were not found.

@@ -464,6 +464,11 @@ impl DiskSearch {
         lock(&self.shared.finds).file(number)
     }
 
+    /// Whether that is one that an index named: who is told of no index is not told of it either, wherever it lies.
+    pub(crate) fn is_cached(&self, number: u32) -> bool {
+        lock(&self.shared.finds).is_cached(number)
+    }
+
     /// Reads bytes that were found.
     pub(crate) fn read_at(&self, file: u32, offset: u64, out: &mut [u8]) -> Result<()> {
         let file = lock(&self.shared.finds).file(file);

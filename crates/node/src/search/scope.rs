@@ -55,6 +55,8 @@ pub(super) struct Opened {
     pub(super) file: Arc<File>,
     pub(super) identity: Identity,
     pub(super) changed: ChangeTime,
+    /// An index named it.
+    pub(super) is_cached: bool,
 }
 
 impl Opened {
@@ -193,6 +195,7 @@ impl Scope {
             file: Arc::new(file),
             identity: (stat.st_dev, stat.st_ino),
             changed: changed_at(&stat),
+            is_cached: false,
         })
     }
 

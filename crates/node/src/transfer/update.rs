@@ -270,7 +270,7 @@ impl OldBytes {
     fn read_elsewhere(&self, spot: Spot, out: &mut [u8]) -> Result<()> {
         match (spot.by, &self.elsewhere, &self.disk) {
             (Finder::Index, Some(elsewhere), _) => elsewhere.read_at(spot.file, spot.offset, out),
-            (Finder::Disk, _, Some(disk)) => disk.read_at(spot.file, spot.offset, out),
+            (Finder::Disk | Finder::Cached, _, Some(disk)) => disk.read_at(spot.file, spot.offset, out),
             _ => Err(Error::new(ErrorKind::Internal, "there are no other files")),
         }
     }

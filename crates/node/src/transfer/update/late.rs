@@ -206,7 +206,13 @@ impl Transfer {
 /// Where the disk has them; see [`DiskSearch::find`].
 pub(super) fn spots(disk: &DiskSearch, keys: &[ChunkKey], told_bytes: u64) -> HashMap<ChunkKey, Spot> {
     let found = disk.find(keys, told_bytes);
-    let spot = |(key, (file, offset))| (key, Spot { by: Finder::Disk, file, offset });
+    // Thousands of chunks lie in a few files.
+    let mut finders: HashMap<u32, Finder> = HashMap::new();
+    let finder = |file| if disk.is_cached(file) { Finder::Cached } else { Finder::Disk };
+    let spot = |(key, (file, offset))| {
+        let by = *finders.entry(file).or_insert_with(|| finder(file));
+        (key, Spot { by, file, offset })
+    };
     found.into_iter().map(spot).collect()
 }
 

@@ -39,7 +39,7 @@ impl Origin {
     /// files that it should know nothing of (design 16).
     pub(super) fn without_disk(self) -> Origin {
         match self {
-            Origin::Elsewhere(Spot { by: Finder::Disk, .. }) => Origin::Missing,
+            Origin::Elsewhere(Spot { by: Finder::Disk | Finder::Cached, .. }) => Origin::Missing,
             origin => origin,
         }
     }

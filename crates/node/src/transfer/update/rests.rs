@@ -11,7 +11,7 @@ use dray_core::source::{SourceCall, SourceId};
 use dray_core::{Error, ErrorKind, Result};
 
 use super::plan::{Origin, Parts, Plan};
-use super::{NODE_PATIENCE, OldBytes, OlderVersion, Spot, Transfer, interrupted, lost};
+use super::{NODE_PATIENCE, OldBytes, OlderVersion, Transfer, interrupted, lost};
 use crate::elsewhere::Finder;
 use crate::lock;
 use crate::looking::{
@@ -246,13 +246,18 @@ impl Transfer {
 }
 
 /// The same without what the sender is not to hear of. One with a login (`has_login`) hears what a search of the disk found only if it may read that
-/// (`tells_disk`); a ticket's holder hears it, as the user named the directory for this object, but never what the index knows.
-fn told_to_the_sender(parts: &Parts, has_login: bool, tells_disk: bool) -> Parts {
+/// (`tells_disk`); a ticket's holder hears it, as the user named the directory for this object, but never what the index knows, whoever read
+/// that.
+pub(super) fn told_to_the_sender(parts: &Parts, has_login: bool, tells_disk: bool) -> Parts {
+    let tells = |finder| match finder {
+        Finder::Index => has_login,
+        Finder::Disk => tells_disk || !has_login,
+        Finder::Cached => tells_disk && has_login,
+    };
     let mut known: Parts = Vec::new();
     for (len, origin) in parts {
         let origin = match origin {
-            Origin::Elsewhere(Spot { by: Finder::Index, .. }) if !has_login => Origin::Missing,
-            Origin::Elsewhere(Spot { by: Finder::Disk, .. }) if has_login && !tells_disk => Origin::Missing,
+            Origin::Elsewhere(spot) if !tells(spot.by) => Origin::Missing,
             origin => *origin,
         };
         match known.last_mut() {

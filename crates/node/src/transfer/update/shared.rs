@@ -68,7 +68,7 @@ impl OlderVersion {
             Origin::Elsewhere(Spot { by: Finder::Index, file, offset }) => {
                 self.elsewhere.as_ref()?.opened(file).map(|(file, _)| (file, offset))
             }
-            Origin::Elsewhere(Spot { by: Finder::Disk, file, offset }) => {
+            Origin::Elsewhere(Spot { by: Finder::Disk | Finder::Cached, file, offset }) => {
                 self.disk.as_ref()?.file(file).map(|file| (file, offset))
             }
             Origin::New(_) | Origin::Missing => None,

@@ -536,3 +536,72 @@ fn a_disk_that_is_full_ends_what_is_taken_back() {
     });
     assert_eq!(ended.unwrap_err().kind(), ErrorKind::NoSpace);
 }
+
+/// Design 16, ADR 28: of what an index alone knows of a group nothing is heard by a ticket's holder, also where a search of a directory that the user named
+/// asks the index: the masks of the groups that are asked for are those without an index.
+#[test]
+fn a_tickets_holder_hears_nothing_of_an_index() {
+    let object = bytes(SIZE, 102);
+    // Nine groups changed, of which the index knows the middle, with ends within groups.
+    let first = 5 * UNIT_BYTES as usize;
+    let changed = first + 2000..first + 9 * GROUP - 2000;
+    let middle = first + GROUP * 5 / 2..first + GROUP * 13 / 2;
+    let mut old = object.clone();
+    old[changed.clone()].copy_from_slice(&bytes(changed.len(), 103));
+    let indexed = [&bytes(SIZE, 104)[..], &object[middle], &bytes(GROUP, 105)[..]].concat();
+    let keys = |data: &[u8]| -> BTreeSet<ChunkKey> {
+        cut(data, SIZE as u64).into_iter().map(|chunk| chunk_key(&ChunkDescriptor::of(chunk))).collect()
+    };
+    // The groups of which something is in neither, and those of them of which the index has something.
+    let groups_of = |is_it: &dyn Fn(&ChunkKey) -> bool| -> BTreeSet<u64> {
+        let mut offset = 0;
+        let mut groups = BTreeSet::new();
+        for chunk in cut(&object, SIZE as u64) {
+            let (start, end) = (offset, offset + chunk.len() as u64);
+            offset = end;
+            if is_it(&chunk_key(&ChunkDescriptor::of(chunk))) {
+                groups.extend(start / GROUP_BYTES..end.div_ceil(GROUP_BYTES));
+            }
+        }
+        groups
+    };
+    let (of_old, of_index) = (keys(&old), keys(&indexed));
+    let asked = |has_index: bool| {
+        let dir = tempfile::tempdir().unwrap();
+        let [to, named] = ["to", "named"].map(|name| dir.path().join(name));
+        std::fs::create_dir(&named).unwrap();
+        let index = Indexed::new(dir.path());
+        index.take_in(&to.join("unlike"), &indexed);
+        let opened = std::fs::File::open(&to).unwrap();
+        let prospect = node(dir.path(), index).elsewhere(opened.as_fd(), SIZE as u64, Some(b"unlike"));
+        let (_kept, at_destination) = older(&old);
+        let target = crate::search::Target { older: at_destination.identity(), ..target("copy", SIZE) };
+        let search = DiskSearch::begin(scope(&named, &to), target, SearchPolicy::Cost).unwrap();
+        let older = OlderVersion::beside(Some(at_destination), prospect.files().filter(|_| has_index));
+        let older = OlderVersion::searching(older, Some(search.with_pace(PATIENT))).unwrap();
+        assert_eq!(older.disk.as_ref().unwrap().has_index(), has_index);
+        let lacking = groups_of(&|key| !(of_old.contains(key) || has_index && of_index.contains(key)));
+        let (transfer, wanted, source, _) = withheld(dir.path(), &object, proven, |delivery| delivery);
+        let over = Stop::new();
+        thread::scope(|scope| {
+            scope.spawn(|| transfer.update(&older, &wanted, &over));
+            let begun = Instant::now();
+            while transfer.wanted_groups.load(Ordering::Acquire) < lacking.len() as u64 {
+                assert!(begun.elapsed() < Duration::from_secs(20), "not enough is asked for");
+                thread::sleep(Duration::from_millis(1));
+            }
+            over.set();
+        });
+        transfer.close();
+        assert_eq!(transfer.wanted_groups.load(Ordering::Acquire), lacking.len() as u64);
+        let mut rests = source.rest_bytes.lock().unwrap().clone();
+        rests.retain(|group, _| lacking.contains(group));
+        (lacking, rests)
+    };
+    let (without, rests) = asked(false);
+    let (with, rests_with) = asked(true);
+    let told = groups_of(&|key| !of_old.contains(key) && of_index.contains(key));
+    assert!(with.len() < without.len() && !with.is_disjoint(&told), "{without:?}, {with:?}, {told:?}");
+    assert!(!rests.is_empty() && rests.keys().all(|group| with.contains(group)), "{rests:?}");
+    assert_eq!(rests_with, rests);
+}
