@@ -10,6 +10,8 @@ const SLOW_BELOW: u64 = 50_000_000;
 const FAST_FROM: u64 = 100_000_000;
 /// How long is measured at least.
 const WINDOW: Duration = Duration::from_millis(200);
+/// A path that was fast is slow after so many slow windows of pieces in a row: a processor that was busy with something else makes one or two.
+const SLOW_AGAIN_AFTER: u32 = 3;
 
 /// What was seen of a path.
 #[derive(Debug, Default)]
@@ -24,6 +26,8 @@ pub(crate) struct PathMeter {
     /// Bytes a second, as measured last.
     rate: Option<u64>,
     is_slow: Option<bool>,
+    /// Slow windows of pieces since it was fast last.
+    slow_windows: u32,
 }
 
 impl PathMeter {
@@ -70,6 +74,13 @@ impl PathMeter {
         if all_time >= WINDOW || all_bytes as f64 >= FAST_FROM as f64 * WINDOW.as_secs_f64() {
             self.judge(all_bytes, all_time.max(Duration::from_micros(1)));
             self.pieces = (Duration::ZERO, 0);
+            // What fills a buffer here or there comes out of it as fast as memory. Where bytes are counted over the clock alone, an end that is slower than
+            // the path would make it slow.
+            let is_slow = self.rate.is_some_and(|rate| rate < SLOW_BELOW);
+            self.slow_windows = if is_slow { self.slow_windows.saturating_add(1) } else { 0 };
+            if self.slow_windows >= SLOW_AGAIN_AFTER {
+                self.is_slow = Some(true);
+            }
         }
     }
 
@@ -138,6 +149,24 @@ mod tests {
         meter.piece(1 << 20, 200 * MS);
         assert!(meter.is_slow());
         meter.piece(30 << 20, 200 * MS);
+        assert!(!meter.is_slow());
+    }
+
+    /// ADR 28: what came out of full buffers does not make a slow path fast for good; a fast one of which a few pieces were late stays fast.
+    #[test]
+    fn a_path_that_was_fast_becomes_slow_again() {
+        let mut meter = PathMeter::new(Some(40 * MS));
+        let fast = |meter: &mut PathMeter| (0..80).for_each(|_| meter.piece(256 << 10, MS / 2));
+        fast(&mut meter);
+        assert!(!meter.is_slow());
+        for _ in 0..10 {
+            (1..SLOW_AGAIN_AFTER).for_each(|_| meter.piece(1 << 20, 200 * MS));
+            fast(&mut meter);
+        }
+        assert!(!meter.is_slow());
+        (0..SLOW_AGAIN_AFTER).for_each(|_| meter.piece(1 << 20, 200 * MS));
+        assert!(meter.is_slow());
+        fast(&mut meter);
         assert!(!meter.is_slow());
     }
 
