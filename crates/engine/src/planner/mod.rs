@@ -117,11 +117,11 @@ pub struct SourceStats {
     pub label: String,
     /// Where it stands.
     pub state: SourceState,
-    /// Bytes delivered from it.
+    /// Bytes delivered from it; of a group of which only the rest came, those of the rest.
     pub delivered_bytes: u64,
     /// Bytes that came from it and were not needed.
     pub discarded_bytes: u64,
-    /// Bytes per second lately; 0 until measured.
+    /// Of those, and of what it brought in vain, bytes per second lately; 0 until measured.
     pub rate_bytes_per_s: u64,
     /// Round trip of its path in microseconds, as told or seen so far.
     pub round_trip_us: Option<u64>,
@@ -330,6 +330,7 @@ impl Planner {
         entry.reported_groups += 1;
         entry.outstanding_bytes -= bytes;
         record.outstanding_bytes -= bytes;
+        record.window.spared(bytes - came_bytes);
         record.window.arrived(now_us, bytes);
         record.count_anew();
         if record.outstanding_bytes == 0 {

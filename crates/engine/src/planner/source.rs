@@ -219,7 +219,7 @@ impl SourceRecord {
             state: self.state,
             delivered_bytes: self.delivered_bytes,
             discarded_bytes: self.discarded_bytes,
-            rate_bytes_per_s: self.window.rate().unwrap_or(0.0) as u64,
+            rate_bytes_per_s: self.window.came_rate() as u64,
             round_trip_us: self.window.known_round_trip_us(),
             window_bytes: self.window.bytes(),
             outstanding_bytes: self.outstanding_bytes,

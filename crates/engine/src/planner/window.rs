@@ -38,8 +38,10 @@ pub(super) struct Window {
     /// The greatest rate that was a growth, and samples since.
     grown_rate: f64,
     samples_since: u32,
-    /// Bytes per second; `None` until measured.
+    /// Bytes per second of what was asked for; `None` until measured.
     rate: Option<f64>,
+    /// The same of what had to come of it.
+    came_rate: f64,
     sample: Option<Sample>,
     round_trip_us: Option<u64>,
     /// True if the source told the round trip; then it is not estimated here.
@@ -50,6 +52,14 @@ pub(super) struct Window {
 struct Sample {
     start_us: u64,
     bytes: u64,
+    /// Of these, what did not come, as it was here.
+    spared_bytes: u64,
+}
+
+impl Sample {
+    fn at(start_us: u64) -> Sample {
+        Sample { start_us, bytes: 0, spared_bytes: 0 }
+    }
 }
 
 impl Window {
@@ -65,6 +75,7 @@ impl Window {
             grown_rate: 0.0,
             samples_since: 0,
             rate: None,
+            came_rate: 0.0,
             sample: None,
             round_trip_us: None,
             round_trip_told: false,
@@ -76,9 +87,15 @@ impl Window {
         self.window_bytes
     }
 
-    /// Bytes per second it delivered lately; `None` until measured.
+    /// Bytes per second that it was asked for and delivered lately, in the unit of the window; `None` until measured.
     pub(super) fn rate(&self) -> Option<f64> {
         self.rate
+    }
+
+    /// Bytes per second that came of it, in the unit of what it has delivered; 0 until measured. Less than [`Window::rate`] where only the rest of
+    /// groups is asked for.
+    pub(super) fn came_rate(&self) -> f64 {
+        self.came_rate
     }
 
     /// The path's round trip, in microseconds.
@@ -119,10 +136,17 @@ impl Window {
         };
     }
 
-    /// `bytes` arrived.
+    /// Of what arrives next, so many bytes do not come.
+    pub(super) fn spared(&mut self, bytes: u64) {
+        if let Some(sample) = &mut self.sample {
+            sample.spared_bytes += bytes;
+        }
+    }
+
+    /// `bytes` of what was asked for arrived.
     pub(super) fn arrived(&mut self, now_us: u64, bytes: u64) {
         let Some(sample) = &mut self.sample else {
-            self.sample = Some(Sample { start_us: now_us, bytes: 0 });
+            self.sample = Some(Sample::at(now_us));
             return;
         };
         sample.bytes += bytes;
@@ -130,14 +154,18 @@ impl Window {
         if elapsed_us < self.round_trip_us.unwrap_or(0).max(SAMPLE_US_MIN) {
             return;
         }
-        let measured = sample.bytes as f64 * 1e6 / elapsed_us as f64;
-        self.sample = Some(Sample { start_us: now_us, bytes: 0 });
-        self.rate = Some(match self.rate {
+        let per_s = |bytes: u64| bytes as f64 * 1e6 / elapsed_us as f64;
+        let (measured, came) = (per_s(sample.bytes), per_s(sample.bytes - sample.spared_bytes));
+        self.sample = Some(Sample::at(now_us));
+        let is_first = self.rate.is_none();
+        let mean = |rate: f64, measured: f64| match self.slow_start {
+            _ if is_first => measured,
             // While the window grows the mean would lag behind what the path has shown it can do.
-            Some(rate) if self.slow_start => rate.max(measured),
-            Some(rate) => rate + (measured - rate) * SAMPLE_WEIGHT,
-            None => measured,
-        });
+            true => rate.max(measured),
+            false => rate + (measured - rate) * SAMPLE_WEIGHT,
+        };
+        let (rate, came_rate) = (mean(self.rate.unwrap_or(0.0), measured), mean(self.came_rate, came));
+        (self.rate, self.came_rate) = (Some(rate), came_rate);
         self.samples_since += 1;
         if measured >= self.grown_rate * GROWS {
             (self.grown_rate, self.samples_since) = (measured, 0);

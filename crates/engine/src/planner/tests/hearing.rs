@@ -35,6 +35,27 @@ fn a_new_connection_starts_anew() {
     assert_eq!(again.round_trip_us, Some(20 * MS));
 }
 
+/// ADR 28: of groups of which only the rest is fetched, what came counts, in the bytes of a source as in its rate: whoever holds one against the other asks what
+/// the network carries.
+#[test]
+fn a_rest_counts_as_what_came_of_it() {
+    let mut planner = planner(4);
+    add_up(&mut planner, 0, A, "direct", 0);
+    let mut now_us = 0;
+    while planner.outcome().is_none() {
+        for Asked { request, groups, .. } in drain(&mut planner, now_us).0 {
+            for group in groups.start..groups.end() {
+                now_us += S / 64;
+                planner.handle_rest(now_us, A, request, group, 1024);
+            }
+            planner.handle_done(now_us, A, request);
+        }
+    }
+    let figures = &planner.stats()[0];
+    assert_eq!((now_us, figures.delivered_bytes), (S, 64 * 1024));
+    assert_eq!(figures.rate_bytes_per_s, figures.delivered_bytes);
+}
+
 /// Design 9: spares give their work back to who was set aside for its silence and speaks again.
 #[test]
 fn spares_stand_back_for_who_speaks_again() {

@@ -167,7 +167,7 @@ impl Transfer {
         Ok(found)
     }
 
-    /// What all sources have brought so far.
+    /// What all sources have brought so far, in the unit of [`Transfer::rate_bytes_per_s`].
     fn came_bytes(&self) -> u64 {
         self.stats().iter().map(|source| source.delivered_bytes).sum()
     }
