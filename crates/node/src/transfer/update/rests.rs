@@ -37,9 +37,16 @@ pub(in crate::transfer) struct Rest {
 pub(in crate::transfer) struct Rests {
     bytes: OldBytes,
     groups: HashMap<u64, Rest>,
+    /// Of all of them.
+    parts: usize,
 }
 
 impl Rests {
+    /// None yet, whose parts are read in `bytes`.
+    pub(super) fn of(bytes: OldBytes) -> Rests {
+        Rests { bytes, groups: HashMap::new(), parts: 0 }
+    }
+
     /// Blocks of `group` that are here, if there are any.
     pub(in crate::transfer) fn have(&self, group: u64) -> Option<BlockMask> {
         self.groups.get(&group).map(|rest| rest.have)
@@ -47,7 +54,21 @@ impl Rests {
 
     /// The group turned out to be something else, or is here.
     pub(in crate::transfer) fn forget(&mut self, group: u64) {
-        self.groups.remove(&group);
+        self.parts -= self.groups.remove(&group).map_or(0, |rest| rest.parts.len());
+    }
+
+    /// Remembers a group of which something is here, if there is room; true if it is one.
+    pub(super) fn add(&mut self, group: u64, group_bytes: usize, parts: Parts) -> bool {
+        let have = mask(&parts, group_bytes);
+        let has_room =
+            self.groups.len() < UPDATE_RESTS_MAX && self.parts + parts.len() <= UPDATE_REST_PARTS_MAX;
+        if have.is_empty() || !has_room {
+            return false;
+        }
+        self.forget(group);
+        self.parts += parts.len();
+        self.groups.insert(group, Rest { have, parts });
+        true
     }
 
     /// The whole of `group`, `group_bytes` long, of which `came` came; `None` if that is not what was lacking. What cannot be read
@@ -126,17 +147,11 @@ impl Transfer {
     /// Notes what need not come of the groups, before they are asked for.
     fn remember_rests(&self, old: &OlderVersion, lacking: &[(u64, Parts)], found: &Found) {
         let mut rests = lock(&self.rests);
-        let known = rests.get_or_insert_with(|| Rests { bytes: old.bytes(), groups: HashMap::new() });
-        let mut all_parts: usize = known.groups.values().map(|rest| rest.parts.len()).sum();
+        let known = rests.get_or_insert_with(|| Rests::of(old.bytes()));
         let mut planner = lock(&self.planner);
         for (group, parts) in lacking {
             let parts = fill_in(group * GROUP_BYTES, parts, found);
-            let have = mask(&parts, self.geometry.group_bytes(*group));
-            let has_room =
-                known.groups.len() < UPDATE_RESTS_MAX && all_parts + parts.len() <= UPDATE_REST_PARTS_MAX;
-            if !have.is_empty() && has_room {
-                all_parts += parts.len();
-                known.groups.insert(*group, Rest { have, parts });
+            if known.add(*group, self.geometry.group_bytes(*group), parts) {
                 planner.ask_alone(*group);
             }
         }

@@ -1,6 +1,8 @@
 //! Groups that are put together from blocks of an older version and a rest that comes.
 
 use super::*;
+use dray_core::limits::UPDATE_REST_PARTS_MAX;
+
 use crate::transfer::update::rests::told_to_the_sender;
 
 /// A mask has what is here as a whole, and the last block of an object may be short.
@@ -26,4 +28,25 @@ fn a_sender_hears_what_it_may() {
     assert_eq!(told(false, true), by_ticket);
     assert_eq!(told(true, true), parts);
     assert_eq!(told(true, false), [(100, Origin::Old(7)), (200, index), (1200, Origin::Missing)]);
+}
+
+/// Design 17: no more parts are remembered than there is room for, and what was forgotten makes room.
+#[test]
+fn rests_are_bounded() {
+    let mut rests = Rests::of(OlderVersion::nothing().bytes());
+    let spot = |file| Origin::Elsewhere(Spot { by: Finder::Disk, file, offset: 0 });
+    let few = vec![(64, spot(1)), (100, Origin::Missing), (120, Origin::Old(0)), (46, spot(2))];
+    assert!(rests.add(0, 330, few.clone()));
+    assert!(!rests.add(1, 330, vec![(330, Origin::Missing)]), "nothing is here");
+    assert_eq!(rests.have(1), None);
+    // The same group counts once, and what is gone not at all.
+    (0..10).for_each(|_| assert!(rests.add(0, 330, few.clone())));
+    rests.forget(0);
+    rests.forget(0);
+    let many: Parts = (0..1 << 16).map(|number| (1, Origin::Old(2 * number))).collect();
+    let count = (UPDATE_REST_PARTS_MAX / many.len()) as u64;
+    (1..=count).for_each(|group| assert!(rests.add(group, GROUP, many.clone()), "{group}"));
+    assert!(!rests.add(0, 330, few.clone()));
+    rests.forget(7);
+    assert!(rests.add(0, 330, few));
 }
