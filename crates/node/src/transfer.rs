@@ -815,6 +815,7 @@ impl Transfer {
         let group_bytes = self.geometry.group_bytes(group);
         let rests = lock(&self.rests);
         let whole = rests.as_ref().and_then(|rests| rests.put_together(group, group_bytes, came));
+        let other_bytes = rests.as_ref().map_or(0, |rests| rests.other_bytes(group));
         drop(rests);
         // What came twice, or does not fit, is no group, and has no value.
         let bytes = whole.unwrap_or_default();
@@ -838,7 +839,8 @@ impl Transfer {
         let delivered = lock(&self.planner).handle_rest(now_us, source, request, group, came.len() as u64);
         if delivered == Disposition::Deliver {
             let here = (group_bytes - came.len()) as u64;
-            self.local_bytes.fetch_add(here, Ordering::Release);
+            self.other_bytes.fetch_add(other_bytes, Ordering::Release);
+            self.local_bytes.fetch_add(here - other_bytes, Ordering::Release);
             if let Err(error) = self.store(group, &bytes, &update::data_pieces(&bytes), cv) {
                 self.fail(error);
                 return Flow::Cancel;

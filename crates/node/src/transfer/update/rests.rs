@@ -3,6 +3,7 @@
 //! and nothing else: what is put together is held against what proves the group, and fetched whole if it is not that.
 
 use std::collections::HashMap;
+use std::ops::Range;
 use std::time::{Duration, Instant};
 
 use dray_core::block_mask::{BLOCK_BYTES, BlockMask};
@@ -29,6 +30,8 @@ const TOLD_BYTES_MIN: u64 = 64 << 10;
 pub(in crate::transfer) struct Rest {
     /// Blocks that are here.
     pub(in crate::transfer) have: BlockMask,
+    /// Bytes of those that other files have than the older version.
+    other_bytes: u64,
     parts: Parts,
 }
 
@@ -52,6 +55,11 @@ impl Rests {
         self.groups.get(&group).map(|rest| rest.have)
     }
 
+    /// Bytes of those that other files have than the older version.
+    pub(in crate::transfer) fn other_bytes(&self, group: u64) -> u64 {
+        self.groups.get(&group).map_or(0, |rest| rest.other_bytes)
+    }
+
     /// The group turned out to be something else, or is here.
     pub(in crate::transfer) fn forget(&mut self, group: u64) {
         self.parts -= self.groups.remove(&group).map_or(0, |rest| rest.parts.len());
@@ -67,7 +75,8 @@ impl Rests {
         }
         self.forget(group);
         self.parts += parts.len();
-        self.groups.insert(group, Rest { have, parts });
+        let other_bytes = other_bytes(&parts, &have, group_bytes);
+        self.groups.insert(group, Rest { have, other_bytes, parts });
         true
     }
 
@@ -339,6 +348,20 @@ fn fill_in(offset: u64, parts: &Parts, found: &Found) -> Parts {
         at = end;
     }
     filled
+}
+
+/// Bytes of the blocks in `have` that lie in other files.
+fn other_bytes(parts: &Parts, have: &BlockMask, group_bytes: usize) -> u64 {
+    let come: Vec<Range<usize>> = have.rest(group_bytes).collect();
+    let mut at = 0;
+    let of_part = |(len, origin): &(u32, Origin)| {
+        let (start, end) = (at, at + *len as usize);
+        at = end;
+        let within = |range: &Range<usize>| range.end.min(end).saturating_sub(range.start.max(start));
+        let comes = || come.iter().map(within).sum::<usize>();
+        if matches!(origin, Origin::Elsewhere(_)) { end - start - comes() } else { 0 }
+    };
+    parts.iter().map(of_part).sum::<usize>() as u64
 }
 
 /// The blocks of which all is here.

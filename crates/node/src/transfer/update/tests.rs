@@ -386,14 +386,14 @@ fn update_with(
     (result, shares)
 }
 
-/// The same by a receiver with these features, and how many bytes crossed to it.
+/// The same by a receiver with these features, and the bytes that the older version had, and other files.
 fn update_saying(
     features: &[&str],
     dir: &Path,
     older: &OlderVersion,
     object: &[u8],
     holders: &[Asked],
-) -> (Result<Oid>, Vec<u64>, u64) {
+) -> (Result<Oid>, Vec<u64>, [u64; 2]) {
     let oid = Oid::of(object);
     let geometry = Geometry::new(object.len() as u64);
     let destination = dir.join("copy");
@@ -434,7 +434,6 @@ fn update_saying(
             (SourceId(number), set, holder)
         })
         .collect();
-    let lanes: Vec<_> = sets.iter().map(|(_, set, _)| set.clone()).collect();
     for (id, set, holder) in sets {
         let config = DialConfig {
             tls: tls(100),
@@ -473,8 +472,7 @@ fn update_saying(
         assert!(std::fs::read(&destination).unwrap() == object, "not the object's bytes");
     }
     transfer.close();
-    let wire_bytes = lanes.iter().filter_map(|set| set.received_bytes()).sum();
-    (result, shares, wire_bytes)
+    (result, shares, [transfer.local_bytes(), transfer.other_bytes()])
 }
 
 const SIZE: usize = 12 << 20;

@@ -30,6 +30,17 @@ fn searching(dir: &Path, pace: Pace) -> DiskSearch {
     search.with_pace(pace)
 }
 
+/// Waits until all chunks of `data` are found.
+fn await_found(search: &DiskSearch, data: &[u8]) {
+    let keys: Vec<ChunkKey> =
+        cut(data, SIZE as u64).into_iter().map(|chunk| chunk_key(&ChunkDescriptor::of(chunk))).collect();
+    let begun = Instant::now();
+    while search.find(&keys, SIZE as u64).len() < keys.len() {
+        assert!(begun.elapsed() < Duration::from_secs(30), "it is not found");
+        search.await_news(Duration::from_millis(10));
+    }
+}
+
 fn alone(search: DiskSearch) -> OlderVersion {
     OlderVersion::searching(None, Some(search)).unwrap()
 }
@@ -140,13 +151,7 @@ fn a_file_that_changes_after_it_was_found_is_not_believed() {
     std::fs::write(&path, &old).unwrap();
     let search = searching(dir.path(), PATIENT);
     // All of it is known before the transfer begins, and the file says that it was not changed.
-    let keys: Vec<ChunkKey> =
-        cut(&old, SIZE as u64).into_iter().map(|chunk| chunk_key(&ChunkDescriptor::of(chunk))).collect();
-    let begun = Instant::now();
-    while search.find(&keys, SIZE as u64).len() < keys.len() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "it is not found");
-        search.await_news(Duration::from_millis(10));
-    }
+    await_found(&search, &old);
     search.lie_about_changes();
     std::fs::write(&path, bytes(SIZE, 93)).unwrap();
     let older = alone(search);
@@ -604,4 +609,24 @@ fn a_tickets_holder_hears_nothing_of_an_index() {
     assert!(with.len() < without.len() && !with.is_disjoint(&told), "{without:?}, {with:?}, {told:?}");
     assert!(!rests.is_empty() && rests.keys().all(|group| with.contains(group)), "{rests:?}");
     assert_eq!(rests_with, rests);
+}
+
+/// Y26: what another file has of a group of which only the rest comes counts as that file's, and not as an older version's, of which there is none.
+#[test]
+fn what_others_have_of_a_rest_counts_as_theirs() {
+    let object = bytes(SIZE, 106);
+    let mut sibling = object.clone();
+    sibling[SIZE / 2..][..1000].copy_from_slice(&bytes(1000, 107));
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("sub")).unwrap();
+    std::fs::write(dir.path().join("sub/copy"), &sibling).unwrap();
+    let search = searching(dir.path(), PATIENT);
+    await_found(&search, &sibling);
+    let older = alone(search);
+    let holders = [lying_holder(1, &object, &sibling, Lie::None)];
+    let features = [feature::RECIPE, feature::RESTS];
+    let (result, shares, [local, others]) = update_saying(&features, dir.path(), &older, &object, &holders);
+    assert_eq!(result.unwrap(), Oid::of(&object));
+    assert_ne!(shares[0] % GROUP_BYTES, 0, "no rest came");
+    assert_eq!((local, others), (0, SIZE as u64 - shares[0]));
 }

@@ -30,15 +30,17 @@ fn a_sender_hears_what_it_may() {
     assert_eq!(told(true, false), [(100, Origin::Old(7)), (200, index), (1200, Origin::Missing)]);
 }
 
-/// Design 17: no more parts are remembered than there is room for, and what was forgotten makes room.
+/// Design 17: no more parts are remembered than there is room for, and what was forgotten makes room. Of each group the bytes are counted that other files
+/// have, as far as they need not come.
 #[test]
 fn rests_are_bounded() {
     let mut rests = Rests::of(OlderVersion::nothing().bytes());
     let spot = |file| Origin::Elsewhere(Spot { by: Finder::Disk, file, offset: 0 });
     let few = vec![(64, spot(1)), (100, Origin::Missing), (120, Origin::Old(0)), (46, spot(2))];
     assert!(rests.add(0, 330, few.clone()));
+    assert_eq!(rests.other_bytes(0), 64 + 46);
     assert!(!rests.add(1, 330, vec![(330, Origin::Missing)]), "nothing is here");
-    assert_eq!(rests.have(1), None);
+    assert_eq!((rests.have(1), rests.other_bytes(1)), (None, 0));
     // The same group counts once, and what is gone not at all.
     (0..10).for_each(|_| assert!(rests.add(0, 330, few.clone())));
     rests.forget(0);
