@@ -3,6 +3,7 @@
 //! and comes whole if it is not that.
 
 use std::collections::VecDeque;
+use std::ops::Range;
 use std::time::Instant;
 
 use dray_core::block_mask::BlockMask;
@@ -18,7 +19,7 @@ use super::super::content::Current;
 use super::index::Common;
 use super::look::{Commons, Look, windows};
 use super::state::{Asking, Delta, Phase};
-use super::work::Task;
+use super::work::{BLOCK_BYTES, Task};
 use crate::looking::{FAST_FROM, Looked};
 
 /// Looked at first, while nobody knows what looking is good for; and less is not worth a look while more is to be looked at.
@@ -141,6 +142,25 @@ fn take_some(left: &mut VecDeque<Part>, room: u64, windows_max: usize) -> Vec<Pa
         }
     }
     some
+}
+
+/// The blocks of the file system of which something came, as far as they lie in `part`. The others are in place, where they may be shared with the older
+/// version, or a hole.
+fn new_blocks(part: &Part, have: &BlockMask) -> Vec<Range<usize>> {
+    // Of 64 KiB at most.
+    let len = part.bytes as usize;
+    let within = |at: u64| usize::try_from(at.saturating_sub(part.start)).map_or(len, |at| at.min(len));
+    let mut blocks: Vec<Range<usize>> = Vec::new();
+    for range in have.rest(len) {
+        let (start, end) = (part.start + range.start as u64, part.start + range.end as u64);
+        let start = within(start / BLOCK_BYTES * BLOCK_BYTES);
+        let end = within(end.next_multiple_of(BLOCK_BYTES));
+        match blocks.last_mut() {
+            Some(last) if last.end >= start => last.end = end,
+            _ => blocks.push(start..end),
+        }
+    }
+    blocks
 }
 
 impl Writing<'_> {
@@ -374,7 +394,10 @@ impl Writing<'_> {
         if !parts.came(part) {
             return self.take_whole(number);
         }
-        if let Err(error) = pending.write_at(&bytes, part.start) {
+        let mut news = new_blocks(part, have).into_iter();
+        let written = news
+            .try_for_each(|range| pending.write_at(&bytes[range.clone()], part.start + range.start as u64));
+        if let Err(error) = written {
             return self.fail_part(number, error);
         }
         self.machine.came_part(number, false);
@@ -414,6 +437,24 @@ mod tests {
         assert_eq!(take_some(&mut left, 5, 100), [part(9 * GROUP_BYTES, 5)]);
         assert_eq!(take_some(&mut left, 1 << 30, 100), [part(9 * GROUP_BYTES + 5, 5)]);
         assert!(left.is_empty() && take_some(&mut left, 5, 100).is_empty());
+    }
+
+    /// ADR 23 "shares blocks where the file system can": of a part only the blocks are written in which something came.
+    #[test]
+    fn only_new_blocks_are_written() {
+        let mut have = BlockMask::default();
+        (0..1024).for_each(|block| have.insert(block));
+        let blocks = |start, bytes, missing: &[usize]| {
+            let mut mask = BlockMask::default();
+            (0..1024).filter(|block| !missing.contains(block)).for_each(|block| mask.insert(block));
+            new_blocks(&Part { start, bytes }, &mask)
+        };
+        assert_eq!(new_blocks(&Part { start: 5, bytes: GROUP_BYTES }, &have), []);
+        assert_eq!(blocks(0, GROUP_BYTES, &[0, 3, 200]), [0..4096, 12_288..16_384]);
+        // One that reaches into the next, and one that lies in that.
+        assert_eq!(blocks(100, GROUP_BYTES, &[62, 64, 300]), [0..8092, 16_284..20_380]);
+        assert_eq!(blocks(4096, 10_000, &[156]), vec![8192..10_000; 1]);
+        assert_eq!(new_blocks(&Part { start: 7, bytes: 9000 }, &BlockMask::default()), vec![0..9000; 1]);
     }
 
     /// Design 17, "doubt ends in sending": so much is looked at at a time, less before anybody knows what it is good for, and nothing more of a

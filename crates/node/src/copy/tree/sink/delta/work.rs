@@ -28,7 +28,7 @@ pub(super) const READ_BYTES: usize = 256 * 1024;
 /// How long a step of a job may last before the disk is taken for one that does not answer.
 const DISK_PATIENCE: Duration = Duration::from_secs(60);
 /// Where blocks of most file systems begin: only whole ones can be shared.
-const BLOCK_BYTES: u64 = 4096;
+pub(super) const BLOCK_BYTES: u64 = 4096;
 
 /// Something to do for the entry of this number.
 pub(super) struct Job {
