@@ -210,6 +210,39 @@ fn what_differs_is_written_and_nothing_else() {
     assert_ne!(fs::metadata(copy.join("f")).unwrap().ino(), was);
 }
 
+/// S86, threat model: what has the content of a program that is to get setuid becomes another file, within a host and over ssh, with `-c` and without: who has it open would write to that.
+#[test]
+fn powers_come_with_new_files() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let (source, copy) = (a.directory("source"), a.directory("copy"));
+    for (way, len) in
+        [(Way::Here, 300_000), (Way::Up(b), 100), (Way::Up(b), 300_000), (Way::Down(b), 300_000)]
+    {
+        let program = data::random_bytes(len, 21);
+        for options in [&["-a"][..], &["-ac"], &["-a", "--inplace"], &["-ac", "--inplace"], &["-ab"]] {
+            let what = format!("{way:?} {len} {options:?}");
+            for (top, mode) in [(&source, 0o4755), (&copy, 0o775)] {
+                let _ = fs::remove_file(top.join("f"));
+                write(&top.join("f"), &program, 0);
+                fs::set_permissions(top.join("f"), fs::Permissions::from_mode(mode)).unwrap();
+            }
+            let held = fs::File::options().read(true).write(true).open(copy.join("f")).unwrap();
+            let was = held.metadata().unwrap().ino();
+            let outcome = sync(a, &case(options), &["-i"], &way, &source, &copy).expect(0);
+            held.write_all_at(b"evil", 0).unwrap();
+            let now = fs::metadata(copy.join("f")).unwrap();
+            assert!(now.ino() != was && now.mode() & 0o7777 == 0o4755, "{what} {outcome}");
+            assert!(fs::read(copy.join("f")).unwrap() == program, "{what}");
+            let again = sync(a, &case(options), &["-i"], &way, &source, &copy).expect(0);
+            assert_eq!(again.stdout_text(), "", "{what}");
+            assert_eq!(fs::metadata(copy.join("f")).unwrap().ino(), now.ino(), "{what}");
+        }
+        let _ = fs::remove_file(copy.join("f~"));
+    }
+}
+
 /// The one name that a run left.
 fn left(copy: &Path) -> PathBuf {
     let left: Vec<_> =

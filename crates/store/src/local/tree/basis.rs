@@ -168,7 +168,13 @@ fn likeness(
     entry: &Entry,
     found: &Statx,
 ) -> Likeness {
+    // Its bytes are to be proven where they are to have more powers here than there.
+    let is_proven = |verdict: Verdict| {
+        let is_kept = matches!(verdict, Verdict::Keep | Verdict::Compare);
+        is_kept && settings.gains_powers(directory, name, &entry.metadata, found)
+    };
     let is_content = match entry.kind {
+        Kind::File { size_bytes, .. } if is_proven(settings.verdict(entry, size_bytes, found)) => false,
         Kind::File { size_bytes, .. } => match settings.verdict(entry, size_bytes, found) {
             Verdict::Keep => true,
             Verdict::Compare if settings.keeps_by_hash() => return Likeness::Unknown,

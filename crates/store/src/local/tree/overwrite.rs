@@ -33,6 +33,8 @@ use super::write::file_type;
 
 /// What is compared at a time, and not written if it is the same: blocks of file systems, so that a snapshot shares what did not change.
 const BLOCK_BYTES: usize = 4096;
+/// The attribute that gives a program rights of root's.
+const CAPABILITY: &[u8] = b"security.capability";
 /// Bytes of the file that are read at a time.
 const READ_BYTES: usize = 256 * 1024;
 
@@ -112,6 +114,34 @@ impl Settings {
         self.overwrites(found) && self.sync().is_some_and(|sync| sync.durable)
     }
 
+    /// True if the regular file `name`, which `found` tells of, would get powers with what is told of an entry that it has the content of: setuid or setgid, or another owner or somebody
+    /// who may run it with those, or capabilities. As with [`Settings::lends_powers`] another file is to have them; and what is there proves nothing, as who has it mapped writes to it and
+    /// leaves its times as they are.
+    pub(super) fn gains_powers(
+        &self,
+        directory: &Directory,
+        name: &Name,
+        metadata: &Metadata,
+        found: &Statx,
+    ) -> bool {
+        let scope = self.attribute_scope().of(AttributeSort::Others).filter(|scope| scope.is_root);
+        let capability = metadata.xattrs.iter().find(|it| it.name == CAPABILITY);
+        let capability = scope.zip(capability).filter(|_| self.xattrs && !metadata.xattrs_unread);
+        let may_have_bits = self.modes && self.mode(metadata.mode, || 0) & 0o6000 != 0;
+        if !may_have_bits && capability.is_none() {
+            return false;
+        }
+        let (mode, differences) = self.differences(metadata, found, || true);
+        let has_bits = mode & 0o6000 != 0;
+        let lacks = |(scope, capability)| {
+            let read = directory.reach(name.as_bytes(), |path| attributes::read(path, scope));
+            !read.is_ok_and(|found| found.contains(capability))
+        };
+        ((has_bits || capability.is_some()) && mode & !u32::from(found.stx_mode) & 0o6111 != 0)
+            || (has_bits && differences.owner)
+            || capability.is_some_and(lacks)
+    }
+
     /// True if what comes has powers: another user may have the file open, or mapped, and what he writes to it would have them. Bits of now do not tell who could open
     /// it before.
     fn lends_powers(&self, found: &Statx, metadata: &Metadata) -> bool {
@@ -120,7 +150,7 @@ impl Settings {
             // What it had it keeps until its attribute is another.
             return has_bits || found.stx_mode & 0o6000 != 0;
         }
-        has_bits || (self.xattrs && metadata.xattrs.iter().any(|it| it.name == b"security.capability"))
+        has_bits || (self.xattrs && metadata.xattrs.iter().any(|it| it.name == CAPABILITY))
     }
 
     /// What stands at `path` has several names, and this run changed it under this one, or let it be.

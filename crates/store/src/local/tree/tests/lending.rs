@@ -1,5 +1,6 @@
 //! What others could have set in attributes that stand for owners and bits (ADR 32): by another name of a file, while it is open, or while its directory is being written.
 
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -152,6 +153,61 @@ fn powers_in_attributes_are_given_to_new_files() {
         assert_eq!(fs::read(&f).unwrap(), b"other bytes");
         drop(held);
         fs::remove_file(&f).unwrap();
+    }
+}
+
+/// S88, threat model: so it is with what has the content: who has it open would write to what root restores with powers, which the attribute gives it from now on. What had just these
+/// powers, and was believed, stays.
+#[test]
+fn an_attribute_gives_no_powers_to_what_has_the_content() {
+    let place = open_place();
+    let to = place.path().join("to");
+    fs::create_dir(&to).unwrap();
+    let f = to.join("f");
+    for sync in [
+        faking(),
+        SyncOptions { checksum: true, ..faking() },
+        SyncOptions { in_place: true, ..faking() },
+        SyncOptions { in_place: true, checksum: true, ..faking() },
+    ] {
+        for (mode, had, stays) in [
+            (0o775, Some("104755 0,0 7:8"), false),
+            (0o666, Some("100666 0,0 7:8"), false),
+            (0o755, Some("104755 0,0 9:8"), false),
+            (0o664, None, false),
+            (0o755, Some("104755 0,0 7:8"), true),
+        ] {
+            fs::write(&f, b"program").unwrap();
+            let held = fs::File::options().write(true).open(&f).unwrap();
+            held.set_modified(told_time()).unwrap();
+            bits(&f, mode);
+            had.iter().for_each(|had| set_attribute(&f, had.as_bytes()));
+            let was = inode_of(&f);
+            let mut writer = writer_of(&to, sync.clone());
+            writer.root(0, &directory(None)).unwrap();
+            match writer.entry(&owned(file("f", b"program"), 0o4755, 7, 8)).unwrap() {
+                Placed::Unchanged => {}
+                Placed::Wanted(target, None) => {
+                    let mut new = target.create().unwrap();
+                    new.write(b"program").unwrap();
+                    let came = target.finish(new, &finished(b"program")).unwrap();
+                    writer.settle(*target, Some(came));
+                }
+                Placed::Wanted(mut target, Some(_)) => {
+                    let kept = writer.keep_same(&mut target, &finished(b"program")).unwrap();
+                    writer.settle(*target, Some(kept));
+                }
+                other => panic!("{other:?}"),
+            }
+            writer.leave();
+            assert_eq!(inode_of(&f) == was, stays, "{had:?} {sync:?}");
+            assert_eq!((attribute(&f).as_deref(), mode_of(&f)), (Some("104755 0,0 7:8"), 0o755), "{had:?}");
+            if !stays {
+                held.write_all_at(b"evil", 0).unwrap();
+                assert_eq!(fs::read(&f).unwrap(), b"program", "{had:?}");
+            }
+            fs::remove_file(&f).unwrap();
+        }
     }
 }
 

@@ -18,7 +18,7 @@ use crate::local::tree::look::is_overlay;
 use crate::local::tree::overwrite::{FACTS, Which, left_whole, name_of_claim};
 use crate::local::tree::{BackupOptions, Beside};
 
-fn in_place() -> SyncOptions {
+pub(super) fn in_place() -> SyncOptions {
     SyncOptions { in_place: true, ..SyncOptions::default() }
 }
 
@@ -26,7 +26,7 @@ fn begun(to: &Path, sync: SyncOptions) -> TreeWriter {
     begun_with(to, sync, MINE)
 }
 
-fn begun_with(to: &Path, sync: SyncOptions, options: WriteOptions) -> TreeWriter {
+pub(super) fn begun_with(to: &Path, sync: SyncOptions, options: WriteOptions) -> TreeWriter {
     let landing = Landing::resolve_sync(&Origin::Anywhere, to, &[Vec::new()]).unwrap();
     let changes = Changes { sync: Some(sync), ..Changes::default() };
     let mut writer = TreeWriter::new(landing, options).with_changes(changes);
@@ -42,7 +42,11 @@ fn wanted(writer: &mut TreeWriter, entry: &Entry) -> Box<FileTarget> {
 }
 
 /// Brings `content` in as that of `target`.
-fn bring(writer: &mut TreeWriter, target: Box<FileTarget>, content: &[u8]) -> dray_core::Result<()> {
+pub(super) fn bring(
+    writer: &mut TreeWriter,
+    target: Box<FileTarget>,
+    content: &[u8],
+) -> dray_core::Result<()> {
     let mut new = target.create().unwrap();
     new.write(content).unwrap();
     let result = target.finish(new, &finished(content));
@@ -209,7 +213,7 @@ fn what_is_another_file_by_now_is_not_touched() {
     );
 }
 
-fn inode(path: &Path) -> u64 {
+pub(super) fn inode(path: &Path) -> u64 {
     fs::metadata(path).unwrap().ino()
 }
 
