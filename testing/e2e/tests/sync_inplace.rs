@@ -748,6 +748,50 @@ fn what_the_disk_refused_is_written_again() {
     data::assert_same(&source.join("f"), &copy.join("f"));
 }
 
+/// What strace tells the program that the file system is: NFS, which tells late that it had no room.
+const AS_NFS: &str = "inject=fstatfs:poke_exit=@arg2=6969000000000000";
+
+/// S86: what is kept as a copy is on disk, or with its server, before what it is a copy of is written to or replaced: where that fails the file stays, and no part of a copy is left.
+#[test]
+fn a_copy_is_durable_before_its_original_goes() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, copy, kept) = (a.directory("source"), a.directory("copy"), a.directory("kept"));
+    let directory = format!("--backup-dir={}", kept.display());
+    let aside = directory.as_str();
+    let old = data::random_bytes(64 * BLOCK, 15);
+    write(&source.join("d/f"), &changed(&old, 8), 9);
+    // As on another file system, to which nothing is linked.
+    let far = ["-e", "inject=linkat:error=EXDEV:when=1"];
+    for (options, more, fsyncs) in [
+        (&["-ab", aside, "--fsync"][..], &far[..], &[1, 2, 3][..]),
+        (&["-ab", aside], &[far[0], far[1], "-e", AS_NFS], &[1]),
+        (&["-ab", "--inplace", aside, "--fsync"], &[], &[1, 2, 3]),
+        (&["-ab", "--inplace"], &["-e", AS_NFS], &[2]),
+    ] {
+        for fsync in fsyncs {
+            let what = format!("{options:?} {fsync}");
+            let _ = fs::remove_dir_all(kept.join("d"));
+            write(&copy.join("d/f"), &old, 0);
+            let trace = ["-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync,fstatfs,linkat", "-e"];
+            let strace = a.program("strace").args(trace).arg(format!("inject=fsync:error=EIO:when={fsync}"));
+            let strace = strace.args(more).arg(gate::dray_binary()).arg("sync").args(options);
+            let failed = strace.arg(slashed(&source)).arg(&copy).time_limit(LONG).run();
+            assert_eq!(failed.code(), Some(8), "{what} {failed}");
+            let said = failed.stderr_text();
+            assert!(said.contains("of the backups") || said.contains("to keep it"), "{what} {failed}");
+            assert!(fs::read(copy.join("d/f")).unwrap() == old, "{what} {failed}");
+            for top in [&copy, &kept].map(|top| top.join("d")).iter().filter(|top| top.exists()) {
+                assert_eq!(data::unfinished(top), Vec::<OsString>::new(), "{what} {failed}");
+            }
+            a.dray().arg("sync").args(options).arg(slashed(&source)).arg(&copy).run().expect(0);
+            let backup = if options.contains(&aside) { kept.join("d/f") } else { copy.join("d/f~") };
+            assert!(fs::read(&backup).unwrap() == old, "{what}");
+            data::assert_same(&source.join("d/f"), &copy.join("d/f"));
+        }
+    }
+}
+
 /// S86: bits that were widened to open a file come back, or that is told and nothing is written.
 #[test]
 fn bits_come_back_or_it_is_told() {
