@@ -751,6 +751,34 @@ fn what_the_disk_refused_is_written_again() {
 /// What strace tells the program that the file system is: NFS, which tells late that it had no room.
 const AS_NFS: &str = "inject=fstatfs:poke_exit=@arg2=6969000000000000";
 
+/// S86 "no byte that is not proven": what a server did not take, which it says when it is asked, is not written over the file; the same command ends it.
+#[test]
+fn what_a_server_did_not_take_is_not_written() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, copy) = (a.directory("source"), a.directory("copy"));
+    let old = data::random_bytes(64 * BLOCK, 14);
+    let new = changed(&old, 8);
+    write(&copy.join("f"), &old, 0);
+    write(&source.join("f"), &new, 9);
+    let was = fs::metadata(copy.join("f")).unwrap().ino();
+    let run = |options: &[&str], inject: Option<&str>| {
+        let strace = a.program("strace").args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync,fstatfs"]);
+        let strace = strace.arg("-e").arg(AS_NFS);
+        let strace = inject.into_iter().fold(strace, |strace, it| strace.arg("-e").arg(it));
+        let strace = strace.arg(gate::dray_binary()).arg("sync").args(options);
+        strace.arg(slashed(&source)).arg(&copy).time_limit(LONG).run()
+    };
+    let refused = run(&["-a", "--inplace"], Some("inject=fsync:error=ENOSPC:when=1"));
+    assert_eq!(refused.code(), Some(7), "{refused}");
+    assert!(fs::read(copy.join("f")).unwrap() == old, "{refused}");
+    assert!(refused.stderr_text().contains("to its server"), "{refused}");
+    assert_eq!(data::names(&copy), ["f"], "{refused}");
+    run(&["-a", "--inplace"], None).expect(0);
+    assert!(fs::read(copy.join("f")).unwrap() == new);
+    assert_eq!(fs::metadata(copy.join("f")).unwrap().ino(), was);
+}
+
 /// S86: what is kept as a copy is on disk, or with its server, before what it is a copy of is written to or replaced: where that fails the file stays, and no part of a copy is left.
 #[test]
 fn a_copy_is_durable_before_its_original_goes() {

@@ -383,6 +383,11 @@ impl FileTarget {
         let (settings, directory) = (self.directory.settings(), &self.directory);
         let there = self.open_existing(existing)?;
         let is_durable = settings.sync().is_some_and(|sync| sync.durable);
+        if settings.fails_late(directory.device, new.file().as_fd()) {
+            // What it did not take reads as zeros, or not at all, and is no content for a file that is there. Before its time is set, with which it would be written unheard.
+            rustix::fs::fsync(new.file())
+                .map_err(|error| Error::file("write the file to its server", error.into()))?;
+        }
         if settings.keeps_time_of(FileType::RegularFile) {
             // See `has_ended`.
             let _ = rustix::fs::futimens(new.file(), &times_of(kept.mtime));
