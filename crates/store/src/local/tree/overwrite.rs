@@ -365,9 +365,9 @@ pub(super) struct Begun {
 }
 
 /// What a file that is changed is opened as.
-struct Open {
+pub(super) struct Open {
     file: File,
-    found: Statx,
+    pub(super) found: Statx,
     is_readable: bool,
 }
 
@@ -393,22 +393,14 @@ impl FileTarget {
             let _ = rustix::fs::futimens(new.file(), &times_of(kept.mtime));
         }
         let begun = self.begin(existing, &mut new, &there.found)?;
-        if let Err(error) = self.narrow(&there, &new, mode) {
-            if !begun.is_left {
-                new.take_back();
-            }
-            return Err(error);
-        }
         let check = || settings.check_stop();
         // See `distrusts_half`.
         let is_readable = there.is_readable && !(is_durable && begun.is_left);
         let from = new.file().try_clone().map_err(|error| Error::file("read what came", error))?;
         let naming = RefCell::new(&mut new);
-        let name = || {
-            if begun.is_left { Ok(()) } else { self.name_whole(existing, &mut naming.borrow_mut(), &begun) }
-        };
+        let before = || self.begin_to_write(existing, &there, &mut naming.borrow_mut(), &begun, mode);
         let over =
-            Over { before: &name, ..Over::new(&there.file, there.found.stx_size, is_readable, &check) };
+            Over { before: &before, ..Over::new(&there.file, there.found.stx_size, is_readable, &check) };
         over.bring(&from, size_bytes).map_err(|error| match over.has_begun.get() || begun.is_left {
             true => error.or_advise("run it again: what came waits beside the file"),
             false => error,
@@ -463,7 +455,26 @@ impl FileTarget {
         Ok(begun)
     }
 
-    /// Gives `new` the name that says that the file is neither old nor new from now on, right before the first byte of it is written.
+    /// Right before the first byte is written, and not for a file that is only compared: it is said to be neither old nor new, and from now on nobody opens it who may not have all of it.
+    pub(super) fn begin_to_write(
+        &self,
+        existing: &Existing,
+        there: &Open,
+        new: &mut NewFile,
+        begun: &Begun,
+        mode: u32,
+    ) -> Result<()> {
+        if !begun.is_left {
+            self.name_whole(existing, new, begun)?;
+        }
+        self.narrow(there, new, mode).inspect_err(|_| {
+            if !begun.is_left {
+                new.take_back();
+            }
+        })
+    }
+
+    /// Gives `new` the name that says that the file is neither old nor new from now on.
     pub(super) fn name_whole(&self, existing: &Existing, new: &mut NewFile, begun: &Begun) -> Result<()> {
         let directory = &self.directory;
         let is_durable = directory.settings().sync().is_some_and(|sync| sync.durable);
@@ -504,22 +515,25 @@ impl FileTarget {
         existing.which.is(found, &self.directory.directory, self.name.as_bytes())
     }
 
-    /// Nobody opens or runs what is half there who may not have all of it: the file gets its owner, and loses bits that it is not to have; so it does in its attribute. `Refused` if it cannot
-    /// be so, and `new`, which would take its place without the option, is.
+    /// Nobody opens or runs what is half there who may not have all of it, old and new: the file loses bits that it is not to have, and one that gets another owner is this user's own until
+    /// its end; of another group, nobody's there. So it is in its attribute. `Refused` if it cannot be so, and `new`, which would take its place without the option, is.
     fn narrow(&self, there: &Open, new: &NewFile, mode: u32) -> Result<()> {
         let settings = self.directory.settings();
+        let look =
+            |file: &File| stat_fd(file.as_fd()).map_err(|error| Error::file("look at the file", error));
+        let (found, own) = (look(&there.file)?, look(new.file())?);
         let mut rights = mode | 0o700;
         let (mut uid, mut gid) = (None, None);
+        let mut other_gid = None;
         if settings.fakes() {
             // The group here may stand for another.
             rights &= 0o707 | ((mode & 0o007) << 3);
         } else if settings.owners {
             (uid, gid) = settings.owner_of(self.metadata.uid, self.metadata.gid);
-            let other_uid = uid.filter(|uid| *uid != there.found.stx_uid).map(Uid::from_raw);
-            let other_gid = gid.filter(|gid| *gid != there.found.stx_gid).map(Gid::from_raw);
-            if other_uid.is_some() || other_gid.is_some() {
+            other_gid = gid.filter(|gid| *gid != found.stx_gid);
+            if uid.is_some_and(|uid| uid != found.stx_uid) && own.stx_uid != found.stx_uid {
                 // First, as another owner could change the bits.
-                let _ = rustix::fs::fchown(&there.file, other_uid, other_gid);
+                let _ = rustix::fs::fchown(&there.file, Some(Uid::from_raw(own.stx_uid)), None);
             }
         }
         let loses_acl = self.loses_acl(there);
@@ -527,11 +541,15 @@ impl FileTarget {
             // Whom it names has no more than the bits of the group.
             rights &= !0o077;
         }
-        let say = || settings.narrow_fake(there.file.as_fd(), &there.found, &self.metadata, mode);
+        let mode_now = u32::from(found.stx_mode) & 0o7777;
+        if other_gid.is_some() {
+            // Neither group has more than others.
+            rights &= 0o707 | ((mode & mode_now & 0o007) << 3);
+        }
+        let say = || settings.narrow_fake(there.file.as_fd(), &found, &self.metadata, mode);
         if settings.fakes() {
             say()?;
         }
-        let mode_now = u32::from(there.found.stx_mode) & 0o7777;
         let meanwhile = mode_now & rights & 0o1777;
         if meanwhile != mode_now {
             let _ = rustix::fs::fchmod(&there.file, Mode::from_raw_mode(meanwhile));
@@ -539,9 +557,10 @@ impl FileTarget {
         if settings.fakes() {
             say()?;
         }
-        let look =
-            |file: &File| stat_fd(file.as_fd()).map_err(|error| Error::file("look at the file", error));
-        let (now, own) = (look(&there.file)?, look(new.file())?);
+        if let Some(gid) = other_gid {
+            let _ = rustix::fs::fchown(&there.file, None, Some(Gid::from_raw(gid)));
+        }
+        let now = look(&there.file)?;
         let bits = u32::from(now.stx_mode) & 0o077;
         // What a file of one's own has here, too, nobody can take away.
         let is_open = bits & !rights & !u32::from(own.stx_mode) != 0
@@ -550,7 +569,7 @@ impl FileTarget {
         let is_others = uid
             .is_some_and(|uid| ![uid, own.stx_uid].contains(&now.stx_uid) && mode & 0o004 == 0)
             || gid.is_some_and(|gid| {
-                ![gid, own.stx_gid].contains(&now.stx_gid) && bits >> 3 & !mode & 0o007 != 0
+                ![gid, own.stx_gid].contains(&now.stx_gid) && mode >> 3 & !mode & 0o007 != 0
             });
         if is_open || is_others {
             let what = "others could open what comes: this user may not give the file the owner or the bits that it is to have";
@@ -591,7 +610,7 @@ impl FileTarget {
         Ok(over.bring(new.file(), size_bytes)? == 0 && end == size_bytes)
     }
 
-    fn open_existing(&self, existing: &Existing) -> Result<Open> {
+    pub(super) fn open_existing(&self, existing: &Existing) -> Result<Open> {
         let directory = &self.directory.directory;
         let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
         let open = |way| directory.open_at(self.name.as_bytes(), flags | way, Mode::empty());
