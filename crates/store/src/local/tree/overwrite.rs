@@ -286,11 +286,11 @@ pub(super) fn awaited_in(
 }
 
 /// Puts something else in the place of the file `name`, by `replace`: what waited until that file is whole goes with it.
-pub(super) fn replacing(
+pub(super) fn replacing<E>(
     directory: &OpenDirectory,
     name: &Name,
-    replace: impl FnOnce() -> io::Result<()>,
-) -> io::Result<()> {
+    replace: impl FnOnce() -> Result<(), E>,
+) -> Result<(), E> {
     let left = directory.settings().sync().map(|_| left_beside(directory, name)).unwrap_or_default();
     replace()?;
     left.0.iter().chain(&left.1).for_each(|whole| forget(directory, whole));

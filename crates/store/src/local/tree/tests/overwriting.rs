@@ -857,6 +857,30 @@ fn what_waits_stays_as_long_as_its_file() {
     assert!(deleted.is_superset(&set(&["f~"])), "{deleted:?}");
 }
 
+/// S86: what waits goes with whatever takes the file's place, be it a directory, or that another directory has the file.
+#[test]
+fn what_waits_goes_with_what_takes_the_place() {
+    use crate::local::tree::{BasisOptions, BasisUse};
+    for backup in [None, backup()] {
+        let dir = half(&[]);
+        let to = dir.path().join("to");
+        let mut writer = begun(&to, SyncOptions { backup: backup.clone(), ..SyncOptions::default() });
+        assert!(matches!(writer.entry(&directory(Some("f"))).unwrap(), Placed::Done));
+        writer.leave();
+        assert!(to.join("f").is_dir() && names_of_ours(&to).is_empty(), "{:?}", names(&to));
+        let (dir, kept) = (half(&[]), tempfile::tempdir().unwrap());
+        let to = dir.path().join("to");
+        fs::write(kept.path().join("f"), NEW).unwrap();
+        fs::set_permissions(kept.path().join("f"), fs::Permissions::from_mode(0o644)).unwrap();
+        fs::File::open(kept.path().join("f")).unwrap().set_modified(told_time()).unwrap();
+        let places = vec![Beside::anywhere(kept.path().to_owned())];
+        let basis = Some(BasisOptions { places, usage: BasisUse::Compare });
+        let mut writer = begun(&to, SyncOptions { basis, backup, ..SyncOptions::default() });
+        assert!(matches!(writer.entry(&file("f", &NEW)).unwrap(), Placed::Unchanged));
+        assert!(!to.join("f").exists() && names_of_ours(&to).is_empty(), "{:?}", names(&to));
+    }
+}
+
 /// S86: whom an ACL names that makes way reads nothing of what comes either; the bits that are told come with the end.
 #[test]
 fn whom_an_acl_names_reads_nothing_of_what_comes() {
