@@ -820,6 +820,65 @@ fn a_copy_is_durable_before_its_original_goes() {
     }
 }
 
+/// Errors have three parts: a file that cannot be read where it is compared, that is immutable, whose leftovers cannot be locked, or are a directory, and of which no backup can be read, is told
+/// as what it is, with what to do; nothing of it is touched.
+#[test]
+fn what_keeps_a_file_from_being_changed_is_told() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, log) = (a.directory("source"), a.file("log"));
+    let old = data::random_bytes(64 * BLOCK, 16);
+    let new = changed(&old, 2);
+    write(&source.join("f"), &new, 9);
+    let strace = |inject: &str, path: &Path| {
+        let call = inject.split_once(':').unwrap().0;
+        let strace =
+            a.program("strace").args(["-f", "-qq", "-o", "/dev/null", "-e"]).arg(format!("trace={call}"));
+        let strace = strace.arg("-e").arg(format!("inject={inject}"));
+        strace.arg("-P").arg(path).arg(gate::dray_binary()).arg("sync").args(["-a", "--inplace"])
+    };
+    let going = |program: dray_e2e::Program<'_>, copy: &Path, said: &[&str]| {
+        let was = fs::read(copy.join("f")).unwrap();
+        let failed = program.arg(slashed(&source)).arg(copy).time_limit(LONG).run();
+        assert_eq!(failed.code(), Some(8), "{said:?} {failed}");
+        said.iter().for_each(|said| assert!(failed.stderr_text().contains(said), "{said} {failed}"));
+        assert!(fs::read(copy.join("f")).unwrap() == was, "{said:?}");
+    };
+    let copy = a.directory("unread");
+    write(&copy.join("f"), &old, 0);
+    going(
+        strace("pread64:error=EIO", &copy.join("f")),
+        &copy,
+        &["read the file that is there, to compare it", "leave out --inplace"],
+    );
+    // What a run left that was killed.
+    traced(a, &copy.join("f"), &log, Some(10))
+        .args(["-a", "--inplace"])
+        .arg(slashed(&source))
+        .arg(&copy)
+        .run();
+    let left = left(&copy);
+    going(strace("flock:error=ENOLCK", &left), &copy, &["lock what was left", "has no locks"]);
+    fs::remove_file(&left).unwrap();
+    fs::create_dir(&left).unwrap();
+    let dray = || a.dray().args(["sync", "-a", "--inplace"]);
+    going(dray(), &copy, &["take the place of", left.file_name().unwrap().to_str().unwrap(), "remove it"]);
+    let copy = a.directory("immutable");
+    write(&copy.join("f"), &old, 0);
+    if a.program("chattr").arg("+i").arg(copy.join("f")).run().code() == Some(0) {
+        let outcome = dray().arg(slashed(&source)).arg(&copy).run();
+        a.program("chattr").arg("-i").arg(copy.join("f")).run().expect(0);
+        assert!(outcome.code() == Some(8) && outcome.stderr_text().contains("chattr -i"), "{outcome}");
+    }
+    let (source, copy) = of_nobody(a);
+    write(&source.join("f"), b"new bytes", 0);
+    write(&copy.join("f"), b"old", -100);
+    fs::set_permissions(copy.join("f"), fs::Permissions::from_mode(0o200)).unwrap();
+    chown(copy.join("f"), Some(NOBODY), Some(NOBODY)).unwrap();
+    let unread = as_nobody(a, &[]).args(["-rtb", "--inplace"]).arg(slashed(&source)).arg(&copy).run();
+    assert!(unread.code() == Some(8) && unread.stderr_text().contains("let this user read it"), "{unread}");
+}
+
 /// S86: bits that were widened to open a file come back, or that is told and nothing is written.
 #[test]
 fn bits_come_back_or_it_is_told() {

@@ -336,7 +336,11 @@ impl Settings {
     fn copy_file(&self, from: &Place<'_>, to: &Place<'_>, away: Away, is_last: bool) -> Result<()> {
         let failed = |error| Error::file("read it", error);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let source = File::from(from.directory.open_at(from.name, flags, Mode::empty()).map_err(failed)?);
+        let source = from.directory.open_at(from.name, flags, Mode::empty());
+        let source = source.map_err(|error| {
+            failed(error).advise("let this user read it, or leave out --inplace or --backup")
+        })?;
+        let source = File::from(source);
         let found = stat_fd_for(source.as_fd(), FACTS).map_err(failed)?;
         if is_other(away, &found, from.directory, from.name) {
             return Err(replaced());

@@ -324,15 +324,26 @@ fn hold(directory: &OpenDirectory, name: &Temporary) -> Result<Option<OwnedFd>> 
         Err(error) => {
             let owner = directory.stat(name).map(|found| found.stx_uid).ok();
             let is_others = error.kind() == io::ErrorKind::PermissionDenied;
-            let failed = Error::file("take the place of what was left beside the file", error);
-            let Some(uid) = owner.filter(|_| is_others) else { return Err(failed) };
             let name = String::from_utf8_lossy(name);
-            return Err(failed.advise(format!(
-                "a run of user {uid} was cut off while it changed the file: have that user, or root, run it again, or remove {name} beside the file"
-            )));
+            let advice = match owner.filter(|_| is_others) {
+                Some(uid) => format!(
+                    "a run of user {uid} was cut off while it changed the file: have that user, or root, run it again, or remove {name} beside the file"
+                ),
+                None => format!("look at {name} beside the file, and remove it"),
+            };
+            return Err(Error::file("take the place of what was left beside the file", error).advise(advice));
         }
     };
-    let is_held = rustix::fs::flock(&held, FlockOperation::NonBlockingLockExclusive).is_ok();
+    let is_held = match rustix::fs::flock(&held, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => true,
+        Err(Errno::WOULDBLOCK) => false,
+        Err(error) => {
+            let what = "lock what was left beside the file, so that no other run takes it";
+            return Err(Error::file(what, error.into()).advise(
+                "leave out --inplace where the file system has no locks: then the file is replaced",
+            ));
+        }
+    };
     let named = directory.stat(name).map(|found| identity_of(&found)).ok();
     let opened = stat_fd(held.as_fd()).map(|found| identity_of(&found)).ok();
     if is_held && named.is_some() && named == opened { Ok(Some(held)) } else { Err(in_use()) }
@@ -636,8 +647,14 @@ impl FileTarget {
             (opened, is_readable) = (open(OFlags::WRONLY), false);
         }
         let file = File::from(opened.map_err(|error| {
-            let is_busy = error.kind() == io::ErrorKind::ExecutableFileBusy;
-            let what = if is_busy { "end the program that it is" } else { "let this user write to it" };
+            let what = match Errno::from_io_error(&error) {
+                Some(Errno::TXTBSY) => "end the program that it is",
+                // Bits are no obstacle then.
+                Some(Errno::PERM) => {
+                    "let it be written to, as it is immutable or only appended to (chattr -i -a)"
+                }
+                _ => "let this user write to it",
+            };
             Error::file("open the file to change it", error)
                 .advise(format!("{what}, or leave out --inplace: then it is replaced"))
         })?);
@@ -776,7 +793,7 @@ impl Over<'_> {
         let mut written = 0;
         for (number, bytes) in bytes.chunks(buffer.len().max(1)).enumerate() {
             let at = at + (number * buffer.len()) as u64;
-            let known = self.read(at, &mut buffer[..bytes.len()]).map_err(failed)?;
+            let known = self.read(at, &mut buffer[..bytes.len()]).map_err(unread)?;
             let is_same = |from, to| known.get(from..to) == Some(&bytes[from..to]);
             for (from, to) in differing(at, bytes.len(), &is_same) {
                 if !self.is_dry {
@@ -806,7 +823,7 @@ impl Over<'_> {
                 }
                 Piece::Data(len) => usize::try_from(len).unwrap_or(usize::MAX).min(buffer.len()),
             };
-            let known = self.read(at, &mut buffer[..len]).map_err(failed)?;
+            let known = self.read(at, &mut buffer[..len]).map_err(unread)?;
             let is_same = |from, to| known.get(from..to).is_some_and(|it| it.iter().all(|byte| *byte == 0));
             for (from, to) in differing(at, len, &is_same) {
                 if !self.is_dry {
@@ -837,6 +854,12 @@ impl Over<'_> {
             result => Ok(result?),
         }
     }
+}
+
+/// What is there cannot be compared.
+fn unread(error: io::Error) -> Error {
+    Error::file("read the file that is there, to compare it", error)
+        .advise("leave out --inplace: then it is replaced, and not read")
 }
 
 /// The parts of `len` bytes at `at` of a file in whose blocks anything is not the same, each as long as can be.
