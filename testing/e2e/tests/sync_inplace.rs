@@ -210,6 +210,39 @@ fn what_differs_is_written_and_nothing_else() {
     assert_ne!(fs::metadata(copy.join("f")).unwrap().ino(), was);
 }
 
+/// S86, threat model: what has the content of a program that is to get setuid becomes another file, within a host and over ssh, with `-c` and without: who has it open would write to that.
+#[test]
+fn powers_come_with_new_files() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let (source, copy) = (a.directory("source"), a.directory("copy"));
+    for (way, len) in
+        [(Way::Here, 300_000), (Way::Up(b), 100), (Way::Up(b), 300_000), (Way::Down(b), 300_000)]
+    {
+        let program = data::random_bytes(len, 21);
+        for options in [&["-a"][..], &["-ac"], &["-a", "--inplace"], &["-ac", "--inplace"], &["-ab"]] {
+            let what = format!("{way:?} {len} {options:?}");
+            for (top, mode) in [(&source, 0o4755), (&copy, 0o775)] {
+                let _ = fs::remove_file(top.join("f"));
+                write(&top.join("f"), &program, 0);
+                fs::set_permissions(top.join("f"), fs::Permissions::from_mode(mode)).unwrap();
+            }
+            let held = fs::File::options().read(true).write(true).open(copy.join("f")).unwrap();
+            let was = held.metadata().unwrap().ino();
+            let outcome = sync(a, &case(options), &["-i"], &way, &source, &copy).expect(0);
+            held.write_all_at(b"evil", 0).unwrap();
+            let now = fs::metadata(copy.join("f")).unwrap();
+            assert!(now.ino() != was && now.mode() & 0o7777 == 0o4755, "{what} {outcome}");
+            assert!(fs::read(copy.join("f")).unwrap() == program, "{what}");
+            let again = sync(a, &case(options), &["-i"], &way, &source, &copy).expect(0);
+            assert_eq!(again.stdout_text(), "", "{what}");
+            assert_eq!(fs::metadata(copy.join("f")).unwrap().ino(), now.ino(), "{what}");
+        }
+        let _ = fs::remove_file(copy.join("f~"));
+    }
+}
+
 /// The one name that a run left.
 fn left(copy: &Path) -> PathBuf {
     let left: Vec<_> =
@@ -713,6 +746,137 @@ fn what_the_disk_refused_is_written_again() {
     assert_eq!(written(&log), 64 * BLOCK as u64, "{}", fs::read_to_string(&log).unwrap());
     assert_eq!(data::names(&copy), ["f"]);
     data::assert_same(&source.join("f"), &copy.join("f"));
+}
+
+/// What strace tells the program that the file system is: NFS, which tells late that it had no room.
+const AS_NFS: &str = "inject=fstatfs:poke_exit=@arg2=6969000000000000";
+
+/// S86 "no byte that is not proven": what a server did not take, which it says when it is asked, is not written over the file; the same command ends it.
+#[test]
+fn what_a_server_did_not_take_is_not_written() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, copy) = (a.directory("source"), a.directory("copy"));
+    let old = data::random_bytes(64 * BLOCK, 14);
+    let new = changed(&old, 8);
+    write(&copy.join("f"), &old, 0);
+    write(&source.join("f"), &new, 9);
+    let was = fs::metadata(copy.join("f")).unwrap().ino();
+    let run = |options: &[&str], inject: Option<&str>| {
+        let strace = a.program("strace").args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync,fstatfs"]);
+        let strace = strace.arg("-e").arg(AS_NFS);
+        let strace = inject.into_iter().fold(strace, |strace, it| strace.arg("-e").arg(it));
+        let strace = strace.arg(gate::dray_binary()).arg("sync").args(options);
+        strace.arg(slashed(&source)).arg(&copy).time_limit(LONG).run()
+    };
+    let refused = run(&["-a", "--inplace"], Some("inject=fsync:error=ENOSPC:when=1"));
+    assert_eq!(refused.code(), Some(7), "{refused}");
+    assert!(fs::read(copy.join("f")).unwrap() == old, "{refused}");
+    assert!(refused.stderr_text().contains("to its server"), "{refused}");
+    assert_eq!(data::names(&copy), ["f"], "{refused}");
+    run(&["-a", "--inplace"], None).expect(0);
+    assert!(fs::read(copy.join("f")).unwrap() == new);
+    assert_eq!(fs::metadata(copy.join("f")).unwrap().ino(), was);
+}
+
+/// S86: what is kept as a copy is on disk, or with its server, before what it is a copy of is written to or replaced: where that fails the file stays, and no part of a copy is left.
+#[test]
+fn a_copy_is_durable_before_its_original_goes() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, copy, kept) = (a.directory("source"), a.directory("copy"), a.directory("kept"));
+    let directory = format!("--backup-dir={}", kept.display());
+    let aside = directory.as_str();
+    let old = data::random_bytes(64 * BLOCK, 15);
+    write(&source.join("d/f"), &changed(&old, 8), 9);
+    // As on another file system, to which nothing is linked.
+    let far = ["-e", "inject=linkat:error=EXDEV:when=1"];
+    for (options, more, fsyncs) in [
+        (&["-ab", aside, "--fsync"][..], &far[..], &[1, 2, 3][..]),
+        (&["-ab", aside], &[far[0], far[1], "-e", AS_NFS], &[1]),
+        (&["-ab", "--inplace", aside, "--fsync"], &[], &[1, 2, 3]),
+        (&["-ab", "--inplace"], &["-e", AS_NFS], &[2]),
+    ] {
+        for fsync in fsyncs {
+            let what = format!("{options:?} {fsync}");
+            let _ = fs::remove_dir_all(kept.join("d"));
+            write(&copy.join("d/f"), &old, 0);
+            let trace = ["-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync,fstatfs,linkat", "-e"];
+            let strace = a.program("strace").args(trace).arg(format!("inject=fsync:error=EIO:when={fsync}"));
+            let strace = strace.args(more).arg(gate::dray_binary()).arg("sync").args(options);
+            let failed = strace.arg(slashed(&source)).arg(&copy).time_limit(LONG).run();
+            assert_eq!(failed.code(), Some(8), "{what} {failed}");
+            let said = failed.stderr_text();
+            assert!(said.contains("of the backups") || said.contains("to keep it"), "{what} {failed}");
+            assert!(fs::read(copy.join("d/f")).unwrap() == old, "{what} {failed}");
+            for top in [&copy, &kept].map(|top| top.join("d")).iter().filter(|top| top.exists()) {
+                assert_eq!(data::unfinished(top), Vec::<OsString>::new(), "{what} {failed}");
+            }
+            a.dray().arg("sync").args(options).arg(slashed(&source)).arg(&copy).run().expect(0);
+            let backup = if options.contains(&aside) { kept.join("d/f") } else { copy.join("d/f~") };
+            assert!(fs::read(&backup).unwrap() == old, "{what}");
+            data::assert_same(&source.join("d/f"), &copy.join("d/f"));
+        }
+    }
+}
+
+/// Errors have three parts: a file that cannot be read where it is compared, that is immutable, whose leftovers cannot be locked, or are a directory, and of which no backup can be read, is told
+/// as what it is, with what to do; nothing of it is touched.
+#[test]
+fn what_keeps_a_file_from_being_changed_is_told() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, log) = (a.directory("source"), a.file("log"));
+    let old = data::random_bytes(64 * BLOCK, 16);
+    let new = changed(&old, 2);
+    write(&source.join("f"), &new, 9);
+    let strace = |inject: &str, path: &Path| {
+        let call = inject.split_once(':').unwrap().0;
+        let strace =
+            a.program("strace").args(["-f", "-qq", "-o", "/dev/null", "-e"]).arg(format!("trace={call}"));
+        let strace = strace.arg("-e").arg(format!("inject={inject}"));
+        strace.arg("-P").arg(path).arg(gate::dray_binary()).arg("sync").args(["-a", "--inplace"])
+    };
+    let going = |program: dray_e2e::Program<'_>, copy: &Path, said: &[&str]| {
+        let was = fs::read(copy.join("f")).unwrap();
+        let failed = program.arg(slashed(&source)).arg(copy).time_limit(LONG).run();
+        assert_eq!(failed.code(), Some(8), "{said:?} {failed}");
+        said.iter().for_each(|said| assert!(failed.stderr_text().contains(said), "{said} {failed}"));
+        assert!(fs::read(copy.join("f")).unwrap() == was, "{said:?}");
+    };
+    let copy = a.directory("unread");
+    write(&copy.join("f"), &old, 0);
+    going(
+        strace("pread64:error=EIO", &copy.join("f")),
+        &copy,
+        &["read the file that is there, to compare it", "leave out --inplace"],
+    );
+    // What a run left that was killed.
+    traced(a, &copy.join("f"), &log, Some(10))
+        .args(["-a", "--inplace"])
+        .arg(slashed(&source))
+        .arg(&copy)
+        .run();
+    let left = left(&copy);
+    going(strace("flock:error=ENOLCK", &left), &copy, &["lock what was left", "has no locks"]);
+    fs::remove_file(&left).unwrap();
+    fs::create_dir(&left).unwrap();
+    let dray = || a.dray().args(["sync", "-a", "--inplace"]);
+    going(dray(), &copy, &["take the place of", left.file_name().unwrap().to_str().unwrap(), "remove it"]);
+    let copy = a.directory("immutable");
+    write(&copy.join("f"), &old, 0);
+    if a.program("chattr").arg("+i").arg(copy.join("f")).run().code() == Some(0) {
+        let outcome = dray().arg(slashed(&source)).arg(&copy).run();
+        a.program("chattr").arg("-i").arg(copy.join("f")).run().expect(0);
+        assert!(outcome.code() == Some(8) && outcome.stderr_text().contains("chattr -i"), "{outcome}");
+    }
+    let (source, copy) = of_nobody(a);
+    write(&source.join("f"), b"new bytes", 0);
+    write(&copy.join("f"), b"old", -100);
+    fs::set_permissions(copy.join("f"), fs::Permissions::from_mode(0o200)).unwrap();
+    chown(copy.join("f"), Some(NOBODY), Some(NOBODY)).unwrap();
+    let unread = as_nobody(a, &[]).args(["-rtb", "--inplace"]).arg(slashed(&source)).arg(&copy).run();
+    assert!(unread.code() == Some(8) && unread.stderr_text().contains("let this user read it"), "{unread}");
 }
 
 /// S86: bits that were widened to open a file come back, or that is told and nothing is written.

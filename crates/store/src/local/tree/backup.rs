@@ -294,6 +294,9 @@ impl Settings {
             Err(Errno::EXIST) => return parent.child(name).map_err(failed),
             Err(error) => return Err(failed(error.into())),
         }
+        if self.is_durable() {
+            rustix::fs::fsync(parent).map_err(|error| failed(error.into()))?;
+        }
         let made = parent.child(name).map_err(failed)?;
         if let Some(found) = twin.and_then(|twin| twin.stat_self().ok()) {
             self.keep_like(&made, &found);
@@ -308,48 +311,64 @@ impl Settings {
         keep_facts(made.as_fd(), found, u32::from(found.stx_mode) & 0o7777 | working);
     }
 
-    /// Copies `from`, which `found` tells of, to `to`. What is deleted then is on disk there first.
+    /// Copies `from`, which `found` tells of, to `to`. What it is a copy of goes then: it is on disk first where that is deleted, and with `--fsync`.
     fn copy_aside(&self, from: &Place<'_>, found: &Statx, to: &Place<'_>, away: Away) -> Result<()> {
         let what = "copy what is there to keep it";
+        let is_last = away == Away::Deleted || self.is_durable();
         if file_type(found) == FileType::RegularFile {
-            return self.copy_file(from, to, away).map_err(|error| error.context(what));
+            self.copy_file(from, to, away, is_last).map_err(|error| error.context(what))?;
+        } else {
+            copy_special(from, found, to).map_err(|error| Error::file(what, error))?;
         }
-        copy_special(from, found, to).map_err(|error| Error::file(what, error))
+        if is_last {
+            // And its name.
+            rustix::fs::fsync(to.directory)
+                .map_err(|error| Error::file("make the copy durable", error.into()).context(what))?;
+        }
+        Ok(())
     }
 
-    fn copy_file(&self, from: &Place<'_>, to: &Place<'_>, away: Away) -> Result<()> {
+    fn is_durable(&self) -> bool {
+        self.sync().is_some_and(|sync| sync.durable)
+    }
+
+    /// Copies a file, which is on disk then if it `is_last`; where a file system tells late that it did not take it, it is asked in any case.
+    fn copy_file(&self, from: &Place<'_>, to: &Place<'_>, away: Away, is_last: bool) -> Result<()> {
         let failed = |error| Error::file("read it", error);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let source = File::from(from.directory.open_at(from.name, flags, Mode::empty()).map_err(failed)?);
+        let source = from.directory.open_at(from.name, flags, Mode::empty());
+        let source = source.map_err(|error| {
+            failed(error).advise("let this user read it, or leave out --inplace or --backup")
+        })?;
+        let source = File::from(source);
         let found = stat_fd_for(source.as_fd(), FACTS).map_err(failed)?;
         if is_other(away, &found, from.directory, from.name) {
             return Err(replaced());
         }
-        let is_durable = self.sync().is_some_and(|sync| sync.durable);
-        let is_last = away == Away::Deleted || (matches!(away, Away::Changed(_)) && is_durable);
+        let fill = |made: &File| -> Result<()> {
+            self.copy_content(&source, &found, made)?;
+            keep_all(source.as_fd(), made.as_fd(), &found, &mut self.told.borrow_mut());
+            let there =
+                stat_fd_for(made.as_fd(), FACTS).map_err(|error| Error::file("look at the copy", error))?;
+            let device = (there.stx_dev_major, there.stx_dev_minor);
+            if is_last || self.fails_late(device, made.as_fd()) {
+                rustix::fs::fsync(made).map_err(|error| Error::file("write the copy", error.into()))?;
+            }
+            Ok(())
+        };
         let mut copied = Ok(());
         let made = put(to, &mut |temporary| {
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
             let made = File::from(to.directory.open_at(temporary, flags, Mode::RUSR | Mode::WUSR)?);
-            copied = self.copy_content(&source, &found, &made);
+            copied = fill(&made);
             if copied.is_err() {
                 let _ = rustix::fs::unlinkat(to.directory, &temporary[..], AtFlags::empty());
                 return Err(io::ErrorKind::Interrupted.into());
             }
-            keep_all(source.as_fd(), made.as_fd(), &found, &mut self.told.borrow_mut());
-            if is_last {
-                rustix::fs::fsync(&made)?;
-            }
             Ok(())
         });
         copied?;
-        made.map_err(|error| Error::file("write the copy", error))?;
-        if is_last {
-            // And its name.
-            rustix::fs::fsync(to.directory)
-                .map_err(|error| Error::file("make the copy durable", error.into()))?;
-        }
-        Ok(())
+        made.map_err(|error| Error::file("write the copy", error))
     }
 
     /// `Refused` if the backups would go into a source of this run.

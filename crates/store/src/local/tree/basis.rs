@@ -18,6 +18,7 @@ use super::content::FileState;
 use super::directory::Directory;
 use super::fake::is_open_to_others;
 use super::opened::OpenDirectory;
+use super::overwrite::replacing;
 use super::place::{FileTarget, Identity, NewFile, OlderFile, There, identity_of, taken};
 use super::regular::hash_of;
 use super::settings::Settings;
@@ -168,7 +169,13 @@ fn likeness(
     entry: &Entry,
     found: &Statx,
 ) -> Likeness {
+    // Its bytes are to be proven where they are to have more powers here than there.
+    let is_proven = |verdict: Verdict| {
+        let is_kept = matches!(verdict, Verdict::Keep | Verdict::Compare);
+        is_kept && settings.gains_powers(directory, name, &entry.metadata, found)
+    };
     let is_content = match entry.kind {
+        Kind::File { size_bytes, .. } if is_proven(settings.verdict(entry, size_bytes, found)) => false,
         Kind::File { size_bytes, .. } => match settings.verdict(entry, size_bytes, found) {
             Verdict::Keep => true,
             Verdict::Compare if settings.keeps_by_hash() => return Likeness::Unknown,
@@ -381,11 +388,15 @@ impl TreeWriter {
     fn place_from(&mut self, target: &mut Box<FileTarget>, basis: &Basis) -> Result<()> {
         let group = target.metadata.link_group;
         if basis.spares() {
-            if !matches!(target.there, There::Nothing)
-                && !target.directory.back_up(&target.name, Away::Deleted)?
-            {
-                target.directory.touch();
-                remove_file(&target.directory.directory, &target.name)?;
+            if !matches!(target.there, There::Nothing) {
+                let (directory, name) = (&target.directory, &target.name);
+                replacing(directory, name, || match directory.back_up(name, Away::Deleted)? {
+                    true => Ok(()),
+                    false => {
+                        directory.touch();
+                        remove_file(&directory.directory, name)
+                    }
+                })?;
             }
             if !matches!(target.there, There::Nothing) {
                 self.settings.did(Some(Done { letters: None, path: target.path(), link: None }));

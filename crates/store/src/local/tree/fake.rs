@@ -827,8 +827,8 @@ impl Settings {
         Ok(root.as_raw())
     }
 
-    /// Says of the file `fd`, which is about to be changed and which `found` told of before its bits were narrowed, whose it is to be, and nothing more than that it had and is to
-    /// have: who is killed then leaves none of what comes under what was said of other bytes. Then it gives it to root where its owner is not believed. To be called before the bits
+    /// Says of the file `fd`, which is about to be changed and which `found` told of before its bits were narrowed, nothing more than that it had and is to have, and that it is root's where it
+    /// gets another owner: who is killed then leaves none of what comes under what was said of other bytes, and none of those under what is said of it. Then it gives it to root where its owner is not believed. To be called before the bits
     /// are narrowed, as those would have it believed, and after that, as others may have been able to write it until then.
     pub(super) fn narrow_fake(
         &self,
@@ -853,7 +853,14 @@ impl Settings {
         let seen = self.seen(*found, || Ok(says));
         let mode = u32::from(seen.stx_mode) & (mode | 0o700) & 0o1777;
         let file = Kind::File { size_bytes: 0, oid: None };
-        let wanted = self.wanted(&file, mode, metadata, (seen.stx_uid, seen.stx_gid), false);
+        let mut wanted = self.wanted(&file, mode, metadata, (seen.stx_uid, seen.stx_gid), false);
+        if wanted.uid != seen.stx_uid {
+            wanted.uid = rustix::fs::Uid::ROOT.as_raw();
+        }
+        if wanted.gid != seen.stx_gid {
+            // Neither group has more than others.
+            wanted.mode &= !0o070 | ((mode & 0o007) << 3);
+        }
         let is_said = says == Found::Says(wanted)
             || (says == Found::None && wanted.is_plain(found.stx_uid, found.stx_gid));
         if !is_said {

@@ -33,6 +33,8 @@ use super::write::file_type;
 
 /// What is compared at a time, and not written if it is the same: blocks of file systems, so that a snapshot shares what did not change.
 const BLOCK_BYTES: usize = 4096;
+/// The attribute that gives a program rights of root's.
+const CAPABILITY: &[u8] = b"security.capability";
 /// Bytes of the file that are read at a time.
 const READ_BYTES: usize = 256 * 1024;
 
@@ -112,6 +114,34 @@ impl Settings {
         self.overwrites(found) && self.sync().is_some_and(|sync| sync.durable)
     }
 
+    /// True if the regular file `name`, which `found` tells of, would get powers with what is told of an entry that it has the content of: setuid or setgid, or another owner or somebody
+    /// who may run it with those, or capabilities. As with [`Settings::lends_powers`] another file is to have them; and what is there proves nothing, as who has it mapped writes to it and
+    /// leaves its times as they are.
+    pub(super) fn gains_powers(
+        &self,
+        directory: &Directory,
+        name: &Name,
+        metadata: &Metadata,
+        found: &Statx,
+    ) -> bool {
+        let scope = self.attribute_scope().of(AttributeSort::Others).filter(|scope| scope.is_root);
+        let capability = metadata.xattrs.iter().find(|it| it.name == CAPABILITY);
+        let capability = scope.zip(capability).filter(|_| self.xattrs && !metadata.xattrs_unread);
+        let may_have_bits = self.modes && self.mode(metadata.mode, || 0) & 0o6000 != 0;
+        if !may_have_bits && capability.is_none() {
+            return false;
+        }
+        let (mode, differences) = self.differences(metadata, found, || true);
+        let has_bits = mode & 0o6000 != 0;
+        let lacks = |(scope, capability)| {
+            let read = directory.reach(name.as_bytes(), |path| attributes::read(path, scope));
+            !read.is_ok_and(|found| found.contains(capability))
+        };
+        ((has_bits || capability.is_some()) && mode & !u32::from(found.stx_mode) & 0o6111 != 0)
+            || (has_bits && differences.owner)
+            || capability.is_some_and(lacks)
+    }
+
     /// True if what comes has powers: another user may have the file open, or mapped, and what he writes to it would have them. Bits of now do not tell who could open
     /// it before.
     fn lends_powers(&self, found: &Statx, metadata: &Metadata) -> bool {
@@ -120,7 +150,7 @@ impl Settings {
             // What it had it keeps until its attribute is another.
             return has_bits || found.stx_mode & 0o6000 != 0;
         }
-        has_bits || (self.xattrs && metadata.xattrs.iter().any(|it| it.name == b"security.capability"))
+        has_bits || (self.xattrs && metadata.xattrs.iter().any(|it| it.name == CAPABILITY))
     }
 
     /// What stands at `path` has several names, and this run changed it under this one, or let it be.
@@ -256,11 +286,11 @@ pub(super) fn awaited_in(
 }
 
 /// Puts something else in the place of the file `name`, by `replace`: what waited until that file is whole goes with it.
-pub(super) fn replacing(
+pub(super) fn replacing<E>(
     directory: &OpenDirectory,
     name: &Name,
-    replace: impl FnOnce() -> io::Result<()>,
-) -> io::Result<()> {
+    replace: impl FnOnce() -> Result<(), E>,
+) -> Result<(), E> {
     let left = directory.settings().sync().map(|_| left_beside(directory, name)).unwrap_or_default();
     replace()?;
     left.0.iter().chain(&left.1).for_each(|whole| forget(directory, whole));
@@ -294,15 +324,26 @@ fn hold(directory: &OpenDirectory, name: &Temporary) -> Result<Option<OwnedFd>> 
         Err(error) => {
             let owner = directory.stat(name).map(|found| found.stx_uid).ok();
             let is_others = error.kind() == io::ErrorKind::PermissionDenied;
-            let failed = Error::file("take the place of what was left beside the file", error);
-            let Some(uid) = owner.filter(|_| is_others) else { return Err(failed) };
             let name = String::from_utf8_lossy(name);
-            return Err(failed.advise(format!(
-                "a run of user {uid} was cut off while it changed the file: have that user, or root, run it again, or remove {name} beside the file"
-            )));
+            let advice = match owner.filter(|_| is_others) {
+                Some(uid) => format!(
+                    "a run of user {uid} was cut off while it changed the file: have that user, or root, run it again, or remove {name} beside the file"
+                ),
+                None => format!("look at {name} beside the file, and remove it"),
+            };
+            return Err(Error::file("take the place of what was left beside the file", error).advise(advice));
         }
     };
-    let is_held = rustix::fs::flock(&held, FlockOperation::NonBlockingLockExclusive).is_ok();
+    let is_held = match rustix::fs::flock(&held, FlockOperation::NonBlockingLockExclusive) {
+        Ok(()) => true,
+        Err(Errno::WOULDBLOCK) => false,
+        Err(error) => {
+            let what = "lock what was left beside the file, so that no other run takes it";
+            return Err(Error::file(what, error.into()).advise(
+                "leave out --inplace where the file system has no locks: then the file is replaced",
+            ));
+        }
+    };
     let named = directory.stat(name).map(|found| identity_of(&found)).ok();
     let opened = stat_fd(held.as_fd()).map(|found| identity_of(&found)).ok();
     if is_held && named.is_some() && named == opened { Ok(Some(held)) } else { Err(in_use()) }
@@ -335,9 +376,9 @@ pub(super) struct Begun {
 }
 
 /// What a file that is changed is opened as.
-struct Open {
+pub(super) struct Open {
     file: File,
-    found: Statx,
+    pub(super) found: Statx,
     is_readable: bool,
 }
 
@@ -353,27 +394,24 @@ impl FileTarget {
         let (settings, directory) = (self.directory.settings(), &self.directory);
         let there = self.open_existing(existing)?;
         let is_durable = settings.sync().is_some_and(|sync| sync.durable);
+        if settings.fails_late(directory.device, new.file().as_fd()) {
+            // What it did not take reads as zeros, or not at all, and is no content for a file that is there. Before its time is set, with which it would be written unheard.
+            rustix::fs::fsync(new.file())
+                .map_err(|error| Error::file("write the file to its server", error.into()))?;
+        }
         if settings.keeps_time_of(FileType::RegularFile) {
             // See `has_ended`.
             let _ = rustix::fs::futimens(new.file(), &times_of(kept.mtime));
         }
         let begun = self.begin(existing, &mut new, &there.found)?;
-        if let Err(error) = self.narrow(&there, &new, mode) {
-            if !begun.is_left {
-                new.take_back();
-            }
-            return Err(error);
-        }
         let check = || settings.check_stop();
         // See `distrusts_half`.
         let is_readable = there.is_readable && !(is_durable && begun.is_left);
         let from = new.file().try_clone().map_err(|error| Error::file("read what came", error))?;
         let naming = RefCell::new(&mut new);
-        let name = || {
-            if begun.is_left { Ok(()) } else { self.name_whole(existing, &mut naming.borrow_mut(), &begun) }
-        };
+        let before = || self.begin_to_write(existing, &there, &mut naming.borrow_mut(), &begun, mode);
         let over =
-            Over { before: &name, ..Over::new(&there.file, there.found.stx_size, is_readable, &check) };
+            Over { before: &before, ..Over::new(&there.file, there.found.stx_size, is_readable, &check) };
         over.bring(&from, size_bytes).map_err(|error| match over.has_begun.get() || begun.is_left {
             true => error.or_advise("run it again: what came waits beside the file"),
             false => error,
@@ -428,7 +466,26 @@ impl FileTarget {
         Ok(begun)
     }
 
-    /// Gives `new` the name that says that the file is neither old nor new from now on, right before the first byte of it is written.
+    /// Right before the first byte is written, and not for a file that is only compared: it is said to be neither old nor new, and from now on nobody opens it who may not have all of it.
+    pub(super) fn begin_to_write(
+        &self,
+        existing: &Existing,
+        there: &Open,
+        new: &mut NewFile,
+        begun: &Begun,
+        mode: u32,
+    ) -> Result<()> {
+        if !begun.is_left {
+            self.name_whole(existing, new, begun)?;
+        }
+        self.narrow(there, new, mode).inspect_err(|_| {
+            if !begun.is_left {
+                new.take_back();
+            }
+        })
+    }
+
+    /// Gives `new` the name that says that the file is neither old nor new from now on.
     pub(super) fn name_whole(&self, existing: &Existing, new: &mut NewFile, begun: &Begun) -> Result<()> {
         let directory = &self.directory;
         let is_durable = directory.settings().sync().is_some_and(|sync| sync.durable);
@@ -469,22 +526,25 @@ impl FileTarget {
         existing.which.is(found, &self.directory.directory, self.name.as_bytes())
     }
 
-    /// Nobody opens or runs what is half there who may not have all of it: the file gets its owner, and loses bits that it is not to have; so it does in its attribute. `Refused` if it cannot
-    /// be so, and `new`, which would take its place without the option, is.
+    /// Nobody opens or runs what is half there who may not have all of it, old and new: the file loses bits that it is not to have, and one that gets another owner is this user's own until
+    /// its end; of another group, nobody's there. So it is in its attribute. `Refused` if it cannot be so, and `new`, which would take its place without the option, is.
     fn narrow(&self, there: &Open, new: &NewFile, mode: u32) -> Result<()> {
         let settings = self.directory.settings();
+        let look =
+            |file: &File| stat_fd(file.as_fd()).map_err(|error| Error::file("look at the file", error));
+        let (found, own) = (look(&there.file)?, look(new.file())?);
         let mut rights = mode | 0o700;
         let (mut uid, mut gid) = (None, None);
+        let mut other_gid = None;
         if settings.fakes() {
             // The group here may stand for another.
             rights &= 0o707 | ((mode & 0o007) << 3);
         } else if settings.owners {
             (uid, gid) = settings.owner_of(self.metadata.uid, self.metadata.gid);
-            let other_uid = uid.filter(|uid| *uid != there.found.stx_uid).map(Uid::from_raw);
-            let other_gid = gid.filter(|gid| *gid != there.found.stx_gid).map(Gid::from_raw);
-            if other_uid.is_some() || other_gid.is_some() {
+            other_gid = gid.filter(|gid| *gid != found.stx_gid);
+            if uid.is_some_and(|uid| uid != found.stx_uid) && own.stx_uid != found.stx_uid {
                 // First, as another owner could change the bits.
-                let _ = rustix::fs::fchown(&there.file, other_uid, other_gid);
+                let _ = rustix::fs::fchown(&there.file, Some(Uid::from_raw(own.stx_uid)), None);
             }
         }
         let loses_acl = self.loses_acl(there);
@@ -492,11 +552,15 @@ impl FileTarget {
             // Whom it names has no more than the bits of the group.
             rights &= !0o077;
         }
-        let say = || settings.narrow_fake(there.file.as_fd(), &there.found, &self.metadata, mode);
+        let mode_now = u32::from(found.stx_mode) & 0o7777;
+        if other_gid.is_some() {
+            // Neither group has more than others.
+            rights &= 0o707 | ((mode & mode_now & 0o007) << 3);
+        }
+        let say = || settings.narrow_fake(there.file.as_fd(), &found, &self.metadata, mode);
         if settings.fakes() {
             say()?;
         }
-        let mode_now = u32::from(there.found.stx_mode) & 0o7777;
         let meanwhile = mode_now & rights & 0o1777;
         if meanwhile != mode_now {
             let _ = rustix::fs::fchmod(&there.file, Mode::from_raw_mode(meanwhile));
@@ -504,9 +568,10 @@ impl FileTarget {
         if settings.fakes() {
             say()?;
         }
-        let look =
-            |file: &File| stat_fd(file.as_fd()).map_err(|error| Error::file("look at the file", error));
-        let (now, own) = (look(&there.file)?, look(new.file())?);
+        if let Some(gid) = other_gid {
+            let _ = rustix::fs::fchown(&there.file, None, Some(Gid::from_raw(gid)));
+        }
+        let now = look(&there.file)?;
         let bits = u32::from(now.stx_mode) & 0o077;
         // What a file of one's own has here, too, nobody can take away.
         let is_open = bits & !rights & !u32::from(own.stx_mode) != 0
@@ -515,7 +580,7 @@ impl FileTarget {
         let is_others = uid
             .is_some_and(|uid| ![uid, own.stx_uid].contains(&now.stx_uid) && mode & 0o004 == 0)
             || gid.is_some_and(|gid| {
-                ![gid, own.stx_gid].contains(&now.stx_gid) && bits >> 3 & !mode & 0o007 != 0
+                ![gid, own.stx_gid].contains(&now.stx_gid) && mode >> 3 & !mode & 0o007 != 0
             });
         if is_open || is_others {
             let what = "others could open what comes: this user may not give the file the owner or the bits that it is to have";
@@ -556,7 +621,7 @@ impl FileTarget {
         Ok(over.bring(new.file(), size_bytes)? == 0 && end == size_bytes)
     }
 
-    fn open_existing(&self, existing: &Existing) -> Result<Open> {
+    pub(super) fn open_existing(&self, existing: &Existing) -> Result<Open> {
         let directory = &self.directory.directory;
         let flags = OFlags::NONBLOCK | OFlags::NOCTTY;
         let open = |way| directory.open_at(self.name.as_bytes(), flags | way, Mode::empty());
@@ -582,8 +647,14 @@ impl FileTarget {
             (opened, is_readable) = (open(OFlags::WRONLY), false);
         }
         let file = File::from(opened.map_err(|error| {
-            let is_busy = error.kind() == io::ErrorKind::ExecutableFileBusy;
-            let what = if is_busy { "end the program that it is" } else { "let this user write to it" };
+            let what = match Errno::from_io_error(&error) {
+                Some(Errno::TXTBSY) => "end the program that it is",
+                // Bits are no obstacle then.
+                Some(Errno::PERM) => {
+                    "let it be written to, as it is immutable or only appended to (chattr -i -a)"
+                }
+                _ => "let this user write to it",
+            };
             Error::file("open the file to change it", error)
                 .advise(format!("{what}, or leave out --inplace: then it is replaced"))
         })?);
@@ -722,7 +793,7 @@ impl Over<'_> {
         let mut written = 0;
         for (number, bytes) in bytes.chunks(buffer.len().max(1)).enumerate() {
             let at = at + (number * buffer.len()) as u64;
-            let known = self.read(at, &mut buffer[..bytes.len()]).map_err(failed)?;
+            let known = self.read(at, &mut buffer[..bytes.len()]).map_err(unread)?;
             let is_same = |from, to| known.get(from..to) == Some(&bytes[from..to]);
             for (from, to) in differing(at, bytes.len(), &is_same) {
                 if !self.is_dry {
@@ -752,7 +823,7 @@ impl Over<'_> {
                 }
                 Piece::Data(len) => usize::try_from(len).unwrap_or(usize::MAX).min(buffer.len()),
             };
-            let known = self.read(at, &mut buffer[..len]).map_err(failed)?;
+            let known = self.read(at, &mut buffer[..len]).map_err(unread)?;
             let is_same = |from, to| known.get(from..to).is_some_and(|it| it.iter().all(|byte| *byte == 0));
             for (from, to) in differing(at, len, &is_same) {
                 if !self.is_dry {
@@ -783,6 +854,12 @@ impl Over<'_> {
             result => Ok(result?),
         }
     }
+}
+
+/// What is there cannot be compared.
+fn unread(error: io::Error) -> Error {
+    Error::file("read the file that is there, to compare it", error)
+        .advise("leave out --inplace: then it is replaced, and not read")
 }
 
 /// The parts of `len` bytes at `at` of a file in whose blocks anything is not the same, each as long as can be.

@@ -45,6 +45,8 @@ pub struct FileTarget {
     pub(super) there: There,
     /// What is there if that is changed, not replaced.
     pub(super) existing: Option<Existing>,
+    /// What is there has its content, and is to be another file all the same: this one has powers that it has not.
+    pub(super) gains_powers: bool,
     /// What was hashed to compare it with the sender's; `None` if that may change with another name of the same file and nothing is lost with it.
     pub(super) compared: Option<Compared>,
     /// Its size as it was told.
@@ -214,6 +216,7 @@ impl FileTarget {
             metadata: entry.metadata.clone(),
             there,
             existing: None,
+            gains_powers: false,
             compared: None,
             size_bytes,
             held,
@@ -249,6 +252,11 @@ impl FileTarget {
     /// True if a regular file was there.
     pub fn replaces_file(&self) -> bool {
         matches!(self.there, There::File(_))
+    }
+
+    /// True if it becomes a new file also where what is there has its content.
+    pub fn is_never_kept(&self) -> bool {
+        self.gains_powers
     }
 
     /// True if what may come in parts of it waits for this run or for the next one.

@@ -460,6 +460,11 @@ impl Preview {
         match (&entry.kind, file_type(found)) {
             (Kind::File { size_bytes, .. }, FileType::RegularFile) => {
                 match settings.verdict(entry, *size_bytes, found) {
+                    Verdict::Keep | Verdict::Compare
+                        if settings.gains_powers(parent, name, &entry.metadata, found) =>
+                    {
+                        Planned::Replace
+                    }
                     Verdict::Pass => Planned::Keep,
                     Verdict::Keep => Planned::stays(differences()),
                     Verdict::Compare => Planned::Compare,

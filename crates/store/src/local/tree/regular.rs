@@ -39,7 +39,6 @@ impl TreeWriter {
             target.done = done(found, How::Comes);
             target
         };
-        let wanted = |there, found: Option<&Statx>| Ok(Placed::Wanted(target(there, found), None));
         let found = looked.map_or_else(|| self.found(parent, name), Ok)?;
         let Some(found) = found else {
             return self.place_new(parent, name, entry, size_bytes, There::Nothing);
@@ -52,7 +51,15 @@ impl TreeWriter {
             FileType::Directory => Err(is_directory()),
             FileType::RegularFile => {
                 let there = There::File(u32::from(found.stx_mode) & 0o777);
+                let mut gains_powers = false;
                 let verdict = match settings.verdict(entry, size_bytes, &found) {
+                    // Another user may have it open or mapped, and what he writes to it would have them.
+                    Verdict::Keep | Verdict::Compare
+                        if settings.gains_powers(&parent.directory, name, &entry.metadata, &found) =>
+                    {
+                        gains_powers = true;
+                        Verdict::Want
+                    }
                     // It is neither old nor new, whatever its size and time say.
                     Verdict::Pass | Verdict::Keep
                         if settings.may_keep_half(&found) && left_whole(parent, name).is_some() =>
@@ -78,7 +85,11 @@ impl TreeWriter {
                 }
                 match verdict {
                     Verdict::Pass => Ok(Placed::Passed),
-                    Verdict::Want => wanted(there, Some(&found)),
+                    Verdict::Want => {
+                        let mut target = target(there, Some(&found));
+                        target.gains_powers = gains_powers;
+                        Ok(Placed::Wanted(target, None))
+                    }
                     Verdict::Keep => {
                         let done = done(Some(&found), How::Stays);
                         let kept = self.keep(parent, name, &entry.metadata, &found);
@@ -130,6 +141,7 @@ impl TreeWriter {
         if target.compared.is_some_and(|compared| !compared.is(&now))
             || (!is_exact && self.settings.changed_elsewhere(&found, &|| target.path()))
             || (self.settings.distrusts_half(&found) && left_whole(&target.directory, &target.name).is_some())
+            || self.gains_powers(target, &found)
         {
             return Err(Error::new(ErrorKind::Changed, "another program wrote to it while it was compared")
                 .advise("copy it again"));
@@ -144,6 +156,12 @@ impl TreeWriter {
             mark_changed(&target.directory.directory, target.name.as_bytes())?;
         }
         Ok(kept)
+    }
+
+    /// True if the file in the place of `target`, which `found` tells of, is not to have what is told of that, but a new one is.
+    fn gains_powers(&self, target: &FileTarget, found: &Statx) -> bool {
+        let directory = &target.directory.directory;
+        target.gains_powers || self.settings.gains_powers(directory, &target.name, &target.metadata, found)
     }
 
     /// Brings what the copy keeps of the file that `found` tells of up to date; which file that is then.

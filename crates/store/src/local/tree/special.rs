@@ -13,7 +13,7 @@ use rustix::io::Errno;
 use super::backup::Away;
 use super::basis::{Basis, has_attributes};
 use super::directory::{Directory, stat_fd};
-use super::fake::{Access, Place};
+use super::fake::{Access, Place, is_open_to_others};
 use super::opened::OpenDirectory;
 use super::place::{Identity, Now, identity_of, taken, times_of};
 use super::removing::mark_changed;
@@ -56,7 +56,10 @@ pub(super) fn make(
     // Other names of it are not to change with it.
     let is_shared =
         |found: &Statx| settings.is_shared(found) && !has_attributes(settings, directory, name, entry, found);
-    let is_changed = !is_same_there || found.as_ref().is_some_and(is_shared);
+    // Nor is what it says to be what others may have open to write, who could by its bits.
+    let is_open =
+        || settings.fakes() && directory.stat(name.as_bytes()).is_ok_and(|it| is_open_to_others(&it));
+    let is_changed = !is_same_there || found.as_ref().is_some_and(is_shared) || is_open();
     let done = match basis {
         Some(basis) => basis.describe(settings, entry, basis.how(), &|| parent.path(name)),
         None => parent.describe(name, entry, found.as_ref(), how),

@@ -6,14 +6,19 @@
 //! for something else.
 
 use std::io;
+use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use dray_core::tree::Name;
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{AtFlags, FlockOperation, Gid, Mode, RenameFlags, Statx, StatxAttributes, Uid};
+use rustix::fs::{
+    AtFlags, FlockOperation, Gid, Mode, RenameFlags, Statx, StatxAttributes, Uid, XattrFlags, fgetxattr,
+    fremovexattr, fsetxattr,
+};
 use rustix::io::Errno;
 
+use super::super::boot;
 use super::delete::{self, Doomed, Failed, Orders, Stamp};
 use super::directory::Directory;
 use super::look::{self, Look};
@@ -27,6 +32,11 @@ const LEFT_NAMED_MAX: usize = 64;
 
 /// What is said once the trees have changed places.
 const IN_PLACE: &str = "the new tree is in place";
+
+/// What of the tree that is made has been on disk: [`ON_DISK`], or the id of the boot in which it was written to last. A mark of ours, which no copy takes for an attribute of the directory.
+const WRITTEN: &str = "user.dray.unfinished.boot";
+/// All of it.
+const ON_DISK: &[u8] = b"on disk";
 
 /// Where a destination stands that is to be switched.
 #[derive(Debug)]
@@ -114,39 +124,23 @@ impl Stage {
     fn make(whole: Whole, settings: &Settings, fsync: bool) -> Result<Stage> {
         let (new, old) = whole.hidden()?;
         let parent = &whole.parent;
-        let left = match open_left(parent, &old, settings) {
+        let mut left = match open_left(parent, &old, settings) {
             Ok(left) => Some(left),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(error) => return Err(failed(&format!("open {:?} beside it", text(&old)), error)),
         };
         left.as_ref().map_or(Ok(()), lock)?;
-        let is_fresh = match rustix::fs::mkdirat(parent, &new[..], Mode::RWXU) {
-            Ok(()) => true,
-            Err(Errno::EXIST) => false,
-            Err(error) => return Err(failed("make a directory beside it", error.into())),
-        };
-        let opened = || -> Result<(Directory, Statx)> {
-            let root = parent.child(&new).map_err(|error| failed("open the directory beside it", error))?;
-            lock(&root)?;
-            let found = root.stat_self().map_err(|error| failed("look at the directory beside it", error))?;
-            if !is(parent, &new, &root) {
-                return Err(in_use());
-            }
-            if found.stx_uid != settings.powers.uid {
-                let what = format!("{:?} beside the destination is somebody else's", text(&new));
-                return Err(Error::new(ErrorKind::Refused, what).advise("remove it, if nobody needs it"));
-            }
-            if is_fresh {
-                require_exchange(&root, &whole)?;
-            }
-            Ok((root, found))
-        };
-        let (root, found) = opened().inspect_err(|_| {
-            if is_fresh {
-                // Nothing but what is empty goes.
-                let _ = rustix::fs::unlinkat(parent, &new[..], AtFlags::REMOVEDIR);
-            }
-        })?;
+        let (mut root, mut found, mut is_fresh) = make_root(&whole, &new, settings)?;
+        let may_be_others = || is_shared(parent, settings).map_err(|error| failed("look beside it", error));
+        if fsync && !is_fresh && !has_reached_disk(&root) && !may_be_others()? {
+            // Its files have their sizes and times, and perhaps not their bytes: it is removed, as something left.
+            give_up(parent, &new, &old, left.as_ref())?;
+            left = left.or(Some(root));
+            (root, found, is_fresh) = make_root(&whole, &new, settings)?;
+        }
+        if is_fresh || has_reached_disk(&root) {
+            say_written(&root, &boot::current());
+        }
         let max_delete = settings.sync().and_then(|sync| sync.delete).and_then(|delete| delete.max);
         // Nothing of the destination was looked at before.
         let begun = delete::begin_beside(&found);
@@ -358,6 +352,7 @@ impl Stage {
             // Not after the look, as it takes long.
             let synced = settings.devices.borrow().sync();
             synced.map_err(|error| self.doubt(error))?;
+            say_written(&self.root, ON_DISK);
         }
         let replaced = self.whole.replaced.as_ref();
         let found = replaced.map(Directory::stat_self).transpose();
@@ -449,6 +444,8 @@ impl Stage {
     /// Its root gets the owner, the bits and the times that it is to have.
     fn dress(&mut self, settings: &Settings) -> Result<()> {
         let Some(root) = self.told_root.take() else { return Ok(()) };
+        // Before its bits may keep its owner from that.
+        let _ = fremovexattr(self.root.as_fd(), WRITTEN);
         root.end();
         if !is_kept(settings) {
             return Err(refused("not everything could be kept as the source has it"));
@@ -467,6 +464,9 @@ impl Stage {
         let (uid, gid) = self.owner;
         let _ = rustix::fs::fchmod(&self.root, Mode::RWXU);
         let _ = rustix::fs::fchown(&self.root, Some(Uid::from_raw(uid)), Some(Gid::from_raw(gid)));
+        if self.fsync {
+            say_written(&self.root, ON_DISK);
+        }
         if !self.is_doubted && is(&self.whole.parent, &self.old, &self.root) {
             self.is_away = self.rename(&self.old, &self.new).is_err();
         }
@@ -611,6 +611,71 @@ fn failed(what: &str, error: io::Error) -> Error {
 fn in_use() -> Error {
     Error::new(ErrorKind::Refused, "another run switches this destination")
         .advise("run it again when that is over")
+}
+
+/// Makes the directory `new` beside the destination, or opens what an earlier run left of it; locked, what it is, and whether it was made.
+fn make_root(whole: &Whole, new: &Temporary, settings: &Settings) -> Result<(Directory, Statx, bool)> {
+    let parent = &whole.parent;
+    let is_fresh = match rustix::fs::mkdirat(parent, &new[..], Mode::RWXU) {
+        Ok(()) => true,
+        Err(Errno::EXIST) => false,
+        Err(error) => return Err(failed("make a directory beside it", error.into())),
+    };
+    let opened = || -> Result<(Directory, Statx)> {
+        let root = parent.child(new).map_err(|error| failed("open the directory beside it", error))?;
+        lock(&root)?;
+        let found = root.stat_self().map_err(|error| failed("look at the directory beside it", error))?;
+        if !is(parent, new, &root) {
+            return Err(in_use());
+        }
+        if found.stx_uid != settings.powers.uid {
+            let what = format!("{:?} beside the destination is somebody else's", text(new));
+            return Err(Error::new(ErrorKind::Refused, what).advise("remove it, if nobody needs it"));
+        }
+        if is_fresh {
+            require_exchange(&root, whole)?;
+        }
+        Ok((root, found))
+    };
+    let (root, found) = opened().inspect_err(|_| {
+        if is_fresh {
+            // Nothing but what is empty goes.
+            let _ = rustix::fs::unlinkat(parent, &new[..], AtFlags::REMOVEDIR);
+        }
+    })?;
+    Ok((root, found, is_fresh))
+}
+
+/// True if what an earlier run left has the bytes that it wrote: the machine has not been started again since, or all of it was on disk before. Where nothing tells (no attributes, an older
+/// version of this program) it may not.
+fn has_reached_disk(root: &Directory) -> bool {
+    let mut value = [0; 32];
+    let read = fgetxattr(root.as_fd(), WRITTEN, &mut value[..]);
+    read.is_ok_and(|len| value[..len] == *ON_DISK || boot::is_current(&value[..len]))
+}
+
+/// See [`WRITTEN`]; where that cannot be said nothing is.
+fn say_written(root: &Directory, value: &[u8]) {
+    if fsetxattr(root.as_fd(), WRITTEN, value, XattrFlags::empty()).is_err() {
+        let _ = fremovexattr(root.as_fd(), WRITTEN);
+    }
+}
+
+/// Gives the tree `new` to what is to be removed: its name, or a place in it if it is `left`.
+fn give_up(parent: &Directory, new: &Temporary, old: &Temporary, left: Option<&Directory>) -> Result<()> {
+    let flags = RenameFlags::NOREPLACE;
+    let renamed = match left {
+        Some(left) => rustix::fs::renameat_with(parent, &new[..], left, &new[..], flags),
+        None => rustix::fs::renameat_with(parent, &new[..], parent, &old[..], flags),
+    };
+    renamed.map_err(|error| {
+        // What to do does not cross the wire, so it stands here.
+        let what = format!(
+            "{:?} beside the destination was left before the machine was started again, and may not be on disk as a whole: remove it",
+            text(new)
+        );
+        failed(&what, error.into())
+    })
 }
 
 /// Locks a directory of ours for this run.

@@ -20,6 +20,7 @@ mod lending;
 mod meanwhile;
 pub(super) mod mounting;
 mod overwriting;
+mod powers;
 mod removing;
 mod sparing;
 mod switching;

@@ -25,6 +25,7 @@ use super::landing::Landing;
 use super::links::LinkTable;
 use super::opened::{Bits, Listed, Mark, OpenDirectory, Opening, Way};
 use super::others::OthersToFind;
+use super::overwrite::replacing;
 use super::place::{FileTarget, Identity, There, taken};
 use super::settings::{Changes, Settings, WriteOptions};
 use super::special;
@@ -650,9 +651,10 @@ impl TreeWriter {
             if found.as_ref().is_some_and(is_other) {
                 parent.check_own(name)?;
                 parent.touch();
-                if !parent.back_up(name, Away::Deleted)? {
-                    remove_file(&parent.directory, name)?;
-                }
+                replacing(parent, name, || match parent.back_up(name, Away::Deleted)? {
+                    true => Ok(()),
+                    false => remove_file(&parent.directory, name),
+                })?;
             }
         }
         self.enter(parent, name, entry)?;

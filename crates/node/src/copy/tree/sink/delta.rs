@@ -419,7 +419,7 @@ impl Writing<'_> {
         if pending.known != Some(finished.hash) || finished.size_bytes != delta.size_bytes {
             return Err(Error::new(ErrorKind::Protocol, "sender found the same what is not"));
         }
-        if delta.is_other {
+        if delta.is_other || pending.target.is_never_kept() {
             (delta.finished, delta.is_same) = (Some(*finished), true);
             let older = delta.older.clone();
             return self.put_together(number, |newer| Task::Copy { older, newer });

@@ -18,7 +18,7 @@ use crate::local::tree::look::is_overlay;
 use crate::local::tree::overwrite::{FACTS, Which, left_whole, name_of_claim};
 use crate::local::tree::{BackupOptions, Beside};
 
-fn in_place() -> SyncOptions {
+pub(super) fn in_place() -> SyncOptions {
     SyncOptions { in_place: true, ..SyncOptions::default() }
 }
 
@@ -26,7 +26,7 @@ fn begun(to: &Path, sync: SyncOptions) -> TreeWriter {
     begun_with(to, sync, MINE)
 }
 
-fn begun_with(to: &Path, sync: SyncOptions, options: WriteOptions) -> TreeWriter {
+pub(super) fn begun_with(to: &Path, sync: SyncOptions, options: WriteOptions) -> TreeWriter {
     let landing = Landing::resolve_sync(&Origin::Anywhere, to, &[Vec::new()]).unwrap();
     let changes = Changes { sync: Some(sync), ..Changes::default() };
     let mut writer = TreeWriter::new(landing, options).with_changes(changes);
@@ -42,12 +42,29 @@ fn wanted(writer: &mut TreeWriter, entry: &Entry) -> Box<FileTarget> {
 }
 
 /// Brings `content` in as that of `target`.
-fn bring(writer: &mut TreeWriter, target: Box<FileTarget>, content: &[u8]) -> dray_core::Result<()> {
+pub(super) fn bring(
+    writer: &mut TreeWriter,
+    target: Box<FileTarget>,
+    content: &[u8],
+) -> dray_core::Result<()> {
     let mut new = target.create().unwrap();
     new.write(content).unwrap();
     let result = target.finish(new, &finished(content));
     writer.settle(*target, result.as_ref().ok().copied());
     result.map(|_| ())
+}
+
+/// Leaves what a run leaves that is killed right before the first byte of `content` is written to what is to become `entry`.
+pub(super) fn kill_at_first_byte(writer: &mut TreeWriter, entry: &Entry, content: &[u8]) {
+    let target = wanted(writer, entry);
+    let mut new = target.create().unwrap();
+    new.write(content).unwrap();
+    let existing = target.existing.unwrap();
+    let there = target.open_existing(&existing).unwrap();
+    let begun = target.begin(&existing, &mut new, &there.found).unwrap();
+    target.begin_to_write(&existing, &there, &mut new, &begun, entry.metadata.mode).unwrap();
+    drop(new);
+    writer.settle(*target, None);
 }
 
 fn names(to: &Path) -> Vec<String> {
@@ -209,7 +226,7 @@ fn what_is_another_file_by_now_is_not_touched() {
     );
 }
 
-fn inode(path: &Path) -> u64 {
+pub(super) fn inode(path: &Path) -> u64 {
     fs::metadata(path).unwrap().ino()
 }
 
@@ -242,29 +259,85 @@ fn a_confined_login_changes_no_other_name() {
     assert_eq!(names(&to), ["f", "g"]);
 }
 
-/// S86: before the first byte comes the file has its owner, and no bit that it is not to have.
+/// S86: when the first byte comes the file has no bit that it is not to have, and where it gets another owner nobody has it: neither who had it reads what comes, nor who is to have it what
+/// was there. Neither group has more than others.
 #[test]
 fn an_owner_of_before_reads_nothing_of_what_comes() {
     if !rustix::process::geteuid().is_root() {
         return dray_testkit::say_skip("it needs root");
     }
-    let dir = filled(&["f"]);
-    let to = dir.path().join("to");
-    std::os::unix::fs::chown(to.join("f"), Some(4711), Some(4711)).unwrap();
-    fs::set_permissions(to.join("f"), fs::Permissions::from_mode(0o644)).unwrap();
     let options = WriteOptions { owners: true, numeric_ids: true, ..MINE };
-    let sync = SyncOptions { users: true, groups: true, ..in_place() };
-    let mut writer = begun_with(&to, sync, options);
-    let stop = Arc::new(AtomicBool::new(false));
-    writer.stop_with(stop.clone());
-    let mut entry = file("f", b"for nobody else");
-    (entry.metadata.mode, entry.metadata.uid, entry.metadata.gid) = (0o600, 0, 0);
-    let target = wanted(&mut writer, &entry);
-    stop.store(true, Ordering::Release);
-    bring(&mut writer, target, b"for nobody else").unwrap_err();
-    let found = fs::metadata(to.join("f")).unwrap();
-    assert_eq!((found.uid(), found.gid(), found.mode() & 0o7777), (0, 0, 0o600));
-    assert_ne!(fs::read(to.join("f")).unwrap(), b"for nobody else");
+    for (had, told, meanwhile) in [
+        ((4711, 4711, 0o644), (0, 0, 0o600), (0, 0, 0o600)),
+        ((4711, 4711, 0o600), (1234, 1234, 0o600), (0, 1234, 0o600)),
+        ((0, 4711, 0o4764), (0, 1234, 0o664), (0, 1234, 0o744)),
+        ((4711, 0, 0o666), (4711, 0, 0o640), (4711, 0, 0o640)),
+    ] {
+        let dir = filled(&["f"]);
+        let to = dir.path().join("to");
+        std::os::unix::fs::chown(to.join("f"), Some(had.0), Some(had.1)).unwrap();
+        fs::set_permissions(to.join("f"), fs::Permissions::from_mode(had.2)).unwrap();
+        let sync = || SyncOptions { users: true, groups: true, ..in_place() };
+        let mut entry = file("f", b"for nobody else");
+        (entry.metadata.uid, entry.metadata.gid, entry.metadata.mode) = told;
+        let now = || {
+            let found = fs::metadata(to.join("f")).unwrap();
+            (found.uid(), found.gid(), found.mode() & 0o7777)
+        };
+        kill_at_first_byte(&mut begun_with(&to, sync(), options), &entry, b"for nobody else");
+        assert_eq!(now(), meanwhile, "{had:?} {told:?}");
+        assert_eq!(fs::read(to.join("f")).unwrap(), b"old");
+        let mut writer = begun_with(&to, sync(), options);
+        let target = wanted(&mut writer, &entry);
+        bring(&mut writer, target, b"for nobody else").unwrap();
+        assert_eq!((now(), fs::read(to.join("f")).unwrap()), (told, b"for nobody else".to_vec()));
+    }
+}
+
+/// S86 "what is stopped before the first byte leaves the old file and nothing that says otherwise": its owner, bits and ACL are those of before; so they are where the file was moved away, or
+/// another put in its place, while it was compared.
+#[test]
+fn what_was_only_compared_keeps_its_owner_and_bits() {
+    let is_root = rustix::process::geteuid().is_root();
+    let options = WriteOptions { owners: is_root, numeric_ids: true, xattrs: true, ..MINE };
+    for is_moved in [false, true] {
+        let dir = filled(&["f"]);
+        let (to, moved) = (dir.path().join("to"), dir.path().join("moved"));
+        if is_root {
+            std::os::unix::fs::chown(to.join("f"), Some(4711), Some(4712)).unwrap();
+        }
+        let none = u32::MAX;
+        let named = acl(&[(1, 6, none), (2, 4, 4713), (4, 4, none), (16, 6, none), (32, 4, none)]);
+        if let Err(error) = setxattr(to.join("f"), "system.posix_acl_access", &named, XattrFlags::empty()) {
+            return dray_testkit::say_skip(&format!("no ACLs here: {error}"));
+        }
+        let facts = |path: &Path| {
+            let found = fs::metadata(path).unwrap();
+            let mut acl = [0_u8; 64];
+            let len = rustix::fs::getxattr(path, "system.posix_acl_access", &mut acl[..]).unwrap();
+            (found.uid(), found.gid(), found.mode(), acl[..len].to_vec(), fs::read(path).unwrap())
+        };
+        let was = facts(&to.join("f"));
+        let mut writer =
+            begun_with(&to, SyncOptions { users: is_root, groups: is_root, ..in_place() }, options);
+        let mut entry = file("f", b"other bytes");
+        (entry.metadata.mode, entry.metadata.uid, entry.metadata.gid) = (0o600, 1234, 1234);
+        let target = wanted(&mut writer, &entry);
+        let mut new = target.create().unwrap();
+        new.write(b"other bytes").unwrap();
+        if is_moved {
+            let existing = target.existing.unwrap();
+            let there = target.open_existing(&existing).unwrap();
+            let begun = target.begin(&existing, &mut new, &there.found).unwrap();
+            fs::rename(to.join("f"), &moved).unwrap();
+            target.begin_to_write(&existing, &there, &mut new, &begun, 0o600).unwrap_err();
+        } else {
+            writer.stop_with(Arc::new(AtomicBool::new(true)));
+            target.finish(new, &finished(b"other bytes")).unwrap_err();
+        }
+        assert_eq!(facts(&if is_moved { moved } else { to.join("f") }), was, "{is_moved}");
+        writer.settle(*target, None);
+    }
 }
 
 /// S86: of two runs that come to one file at the same moment one writes; the other keeps no copy, and takes no name that is not its own away.
@@ -784,6 +857,30 @@ fn what_waits_stays_as_long_as_its_file() {
     assert!(deleted.is_superset(&set(&["f~"])), "{deleted:?}");
 }
 
+/// S86: what waits goes with whatever takes the file's place, be it a directory, or that another directory has the file.
+#[test]
+fn what_waits_goes_with_what_takes_the_place() {
+    use crate::local::tree::{BasisOptions, BasisUse};
+    for backup in [None, backup()] {
+        let dir = half(&[]);
+        let to = dir.path().join("to");
+        let mut writer = begun(&to, SyncOptions { backup: backup.clone(), ..SyncOptions::default() });
+        assert!(matches!(writer.entry(&directory(Some("f"))).unwrap(), Placed::Done));
+        writer.leave();
+        assert!(to.join("f").is_dir() && names_of_ours(&to).is_empty(), "{:?}", names(&to));
+        let (dir, kept) = (half(&[]), tempfile::tempdir().unwrap());
+        let to = dir.path().join("to");
+        fs::write(kept.path().join("f"), NEW).unwrap();
+        fs::set_permissions(kept.path().join("f"), fs::Permissions::from_mode(0o644)).unwrap();
+        fs::File::open(kept.path().join("f")).unwrap().set_modified(told_time()).unwrap();
+        let places = vec![Beside::anywhere(kept.path().to_owned())];
+        let basis = Some(BasisOptions { places, usage: BasisUse::Compare });
+        let mut writer = begun(&to, SyncOptions { basis, backup, ..SyncOptions::default() });
+        assert!(matches!(writer.entry(&file("f", &NEW)).unwrap(), Placed::Unchanged));
+        assert!(!to.join("f").exists() && names_of_ours(&to).is_empty(), "{:?}", names(&to));
+    }
+}
+
 /// S86: whom an ACL names that makes way reads nothing of what comes either; the bits that are told come with the end.
 #[test]
 fn whom_an_acl_names_reads_nothing_of_what_comes() {
@@ -798,14 +895,13 @@ fn whom_an_acl_names_reads_nothing_of_what_comes() {
     assert_eq!(mode(), 0o640);
     let mut entry = file("f", b"for nobody else");
     entry.metadata.mode = 0o640;
-    for is_stopped in [true, false] {
-        let mut writer = begun_with(&to, in_place(), WriteOptions { xattrs: true, ..MINE });
-        let target = wanted(&mut writer, &entry);
-        writer.stop_with(Arc::new(AtomicBool::new(is_stopped)));
-        let result = bring(&mut writer, target, b"for nobody else");
-        let expected = if is_stopped { 0o600 } else { 0o640 };
-        assert_eq!((result.is_err(), mode()), (is_stopped, expected));
-    }
+    let options = WriteOptions { xattrs: true, ..MINE };
+    kill_at_first_byte(&mut begun_with(&to, in_place(), options), &entry, b"for nobody else");
+    assert_eq!(mode(), 0o600);
+    let mut writer = begun_with(&to, in_place(), options);
+    let target = wanted(&mut writer, &entry);
+    bring(&mut writer, target, b"for nobody else").unwrap();
+    assert_eq!(mode(), 0o640);
     let found = rustix::fs::getxattr(to.join("f"), "system.posix_acl_access", &mut [0_u8; 64][..]);
     assert_eq!(found, Err(rustix::io::Errno::NODATA), "the source has none");
     assert_eq!(fs::read(to.join("f")).unwrap(), b"for nobody else");

@@ -17,10 +17,20 @@ fn begun(to: &Path, sync: SyncOptions) -> dray_core::Result<TreeWriter> {
 }
 
 fn begun_with(to: &Path, options: WriteOptions, sync: SyncOptions) -> dray_core::Result<TreeWriter> {
+    begun_durably(to, options, sync, false)
+}
+
+/// The same; with `fsync` what is switched is on disk.
+fn begun_durably(
+    to: &Path,
+    options: WriteOptions,
+    sync: SyncOptions,
+    fsync: bool,
+) -> dray_core::Result<TreeWriter> {
     let delete = sync.delete.or(Some(DeleteOptions { excluded: true, max: None }));
     let sync = SyncOptions { links: true, specials: true, delete, itemize: true, ..sync };
     let changes = Changes { sync: Some(sync), ..Changes::default() };
-    TreeWriter::new(landing(to)?, options).with_changes(changes).staged(false)
+    TreeWriter::new(landing(to)?, options).with_changes(changes).staged(fsync)
 }
 
 fn switching(to: &Path) -> TreeWriter {
@@ -223,6 +233,87 @@ fn what_was_not_switched_goes_on() {
     assert_eq!(names(&to), ["a", "b", "c", "d"]);
     drop(writer);
     assert_eq!(beside(dir.path()), [""; 0]);
+}
+
+/// S89, S17: with `--fsync` a run goes on with what waits if that was written since the machine was started, or was on disk before; else files have their sizes and times, and perhaps not their bytes,
+/// and all of it is made anew. Without it size and time are believed, as ever.
+#[test]
+fn what_waits_of_an_earlier_boot_is_made_anew() {
+    const MARK: &str = "user.dray.unfinished.boot";
+    let said = |path: &Path| {
+        let mut value = [0; 64];
+        let len = rustix::fs::getxattr(path, MARK, &mut value[..]);
+        len.map(|len| value[..len].to_vec()).ok()
+    };
+    let say = |path: &Path, value: &[u8]| {
+        rustix::fs::setxattr(path, MARK, value, rustix::fs::XattrFlags::empty()).unwrap();
+    };
+    let durable = |to: &Path, fsync| begun_durably(to, MINE, SyncOptions::default(), fsync).unwrap();
+    let here = crate::local::boot_id().unwrap();
+    let other = here.map(|byte| byte ^ 1);
+    for (value, fsync, goes_on, has_left) in [
+        (Some(&here[..]), true, true, false),
+        (Some(&b"on disk"[..]), true, true, false),
+        (Some(&other[..]), true, false, false),
+        (Some(&other[..]), true, false, true),
+        (None, true, false, false),
+        (Some(&other[..]), false, true, false),
+        (None, false, true, true),
+    ] {
+        let what = format!("{value:?} {fsync} {has_left}");
+        let dir = standing(&OLD);
+        let to = dir.path().join("to");
+        let aside = dir.path().join("aside");
+        let left = has_left.then(|| {
+            let left = dir.path().join(cut_off_behind_the_switch(dir.path()));
+            fs::rename(&left, &aside).unwrap();
+            fs::remove_dir_all(&to).unwrap();
+            fs::rename(standing(&OLD).path().join("to"), &to).unwrap();
+            left
+        });
+        tell(&mut durable(&to, !fsync), &NEW, &[]);
+        let hidden = beside(dir.path()).into_iter().find(|name| name != "aside").unwrap();
+        let stage = dir.path().join(hidden);
+        assert_eq!(said(&stage).as_deref(), Some(&here[..]), "{what}");
+        // What was to come reached the disk in size and time alone.
+        fs::write(stage.join("b"), [0; 5]).unwrap();
+        settle(&stage.join("b"));
+        match value {
+            Some(value) => say(&stage, value),
+            None => rustix::fs::removexattr(&stage, MARK).unwrap(),
+        }
+        left.iter().for_each(|left| fs::rename(&aside, left).unwrap());
+        let mut writer = durable(&to, fsync);
+        let wanted = tell(&mut writer, &NEW, &NEW_IN_D);
+        assert_eq!(wanted, if goes_on { set(&[]) } else { set(&["b", "c"]) }, "{what}");
+        let (_, failed) = finish(&mut writer);
+        assert!(failed.is_empty(), "{what} {failed:?}");
+        assert_eq!(fs::read(to.join("b")).unwrap() == b"newer", !goes_on, "{what}");
+        assert_eq!(
+            (names(&to), said(&to)),
+            (["a", "b", "c", "d"].map(String::from).to_vec(), None),
+            "{what}"
+        );
+        drop(writer);
+        assert_eq!(beside(dir.path()), [""; 0], "{what}");
+    }
+    // What was brought to the disk and not switched is believed by the next boot, until something is written to it.
+    let dir = standing(&OLD);
+    let to = dir.path().join("to");
+    let mut writer = durable(&to, true);
+    tell(&mut writer, &NEW, &NEW_IN_D);
+    fs::write(to.join("mine"), b"mine").unwrap();
+    assert_eq!(fails(&mut writer).kind(), ErrorKind::Changed);
+    drop(writer);
+    let stage = dir.path().join(&beside(dir.path())[0]);
+    assert_eq!(said(&stage).as_deref(), Some(&b"on disk"[..]));
+    for (fsync, value, expected) in
+        [(true, b"on disk".to_vec(), &here[..]), (false, other.to_vec(), &other[..])]
+    {
+        say(&stage, &value);
+        drop(durable(&to, fsync));
+        assert_eq!(said(&stage).as_deref(), Some(expected));
+    }
 }
 
 /// S89: more than may be deleted, a directory that was not looked into, an attribute that could not be kept and a source without a root switch nothing.
