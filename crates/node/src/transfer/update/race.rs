@@ -247,7 +247,6 @@ mod tests {
     #[test]
     fn the_faster_one_wins() {
         let disk = 70 * MB;
-        let group = GROUP_BYTES;
         let look = |groups, took, round_trip, before| {
             verdict(disk, groups * GROUP_BYTES, ms(took), ms(round_trip), before)
         };
