@@ -266,6 +266,13 @@ impl Executor<'_> {
         is_told && lock(&self.shared.finds).wanted() == 0
     }
 
+    /// True if others have found meanwhile what the file was opened for. One that had something is read to its end.
+    fn is_done_with(&self, entry: EntryId, number: u32) -> bool {
+        let is_hopeful = lock(&self.shared.order).search.is_hopeful(entry);
+        // After: whoever is told of a chunk does not want it any more, and then there may be no more hope.
+        !is_hopeful && !lock(&self.shared.finds).is_used(number)
+    }
+
     /// False if the search is over, or nothing more can be remembered.
     fn cut(
         &self,
@@ -284,9 +291,8 @@ impl Executor<'_> {
             if !self.stand_back() {
                 return false;
             }
-            // Others may have found meanwhile what it was opened for. A file that had something is read to its end.
-            let looks = position % HOPE_BYTES == 0 && !is_of_use;
-            if self.has_all() || looks && !lock(&self.shared.order).search.is_hopeful(entry) {
+            if self.has_all() || position % HOPE_BYTES == 0 && !is_of_use && self.is_done_with(entry, number)
+            {
                 return true;
             }
             let begun = Instant::now();

@@ -266,6 +266,11 @@ impl Finds {
         self.files.get(&number).is_none_or(|held| held.is_cached)
     }
 
+    /// Whether somebody was told of a chunk of the file.
+    pub(super) fn is_used(&self, number: u32) -> bool {
+        self.files.get(&number).is_some_and(|held| held.is_used)
+    }
+
     /// Chunks that are wanted and were not found.
     pub(super) fn wanted(&self) -> u64 {
         self.wanted.len() as u64

@@ -130,6 +130,8 @@ impl Default for Pace {
 pub(crate) struct DiskSearch {
     shared: Arc<Shared>,
     pace: Pace,
+    /// Somebody asked where something is.
+    was_asked: AtomicBool,
     /// Somebody was told where something is.
     was_used: AtomicBool,
     found_bytes: AtomicU64,
@@ -183,6 +185,8 @@ struct Order {
     /// Bytes of the object: in all, and those of which the chunks are known.
     size_bytes: u64,
     told_bytes: u64,
+    /// Of those, what was not looked for and says nothing of the rest.
+    passed_bytes: u64,
     /// Of a chunk, on average.
     chunk_bytes: u64,
     /// What was not told yet is wanted, too.
@@ -259,6 +263,7 @@ impl DiskSearch {
                 is_idle: false,
                 size_bytes: target.size_bytes,
                 told_bytes: 0,
+                passed_bytes: 0,
                 chunk_bytes: u64::from(profile.average_bytes()),
                 wants_untold,
             }),
@@ -292,6 +297,7 @@ impl DiskSearch {
         Ok(DiskSearch {
             shared,
             pace: Pace::default(),
+            was_asked: AtomicBool::new(false),
             was_used: AtomicBool::new(false),
             found_bytes: AtomicU64::new(0),
             held_us: AtomicU64::new(0),
@@ -331,6 +337,9 @@ impl DiskSearch {
     /// Where each of `keys` lies, chunks of the object that are not here. The others are looked for from here on. All
     /// chunks of the first `told_bytes` of the object were asked for, or are here.
     pub(crate) fn find(&self, keys: &[ChunkKey], told_bytes: u64) -> HashMap<ChunkKey, (u32, u64)> {
+        if !keys.is_empty() {
+            self.was_asked.store(true, Ordering::Release);
+        }
         let (mut spots, checks) = lock(&self.shared.finds).find(keys);
         let changed = checks.iter().filter(|(_, file, before)| {
             // CACHE-CHECK: here no lock is held, whatever the disk does.
@@ -351,6 +360,12 @@ impl DiskSearch {
         }
         self.want(told_bytes);
         spots
+    }
+
+    /// So many bytes of what is told next are not looked for, and say nothing of what is not told yet: they came in an earlier run, or are zeros.
+    pub(crate) fn pass(&self, bytes: u64) {
+        let mut order = lock(&self.shared.order);
+        order.passed_bytes = order.passed_bytes.saturating_add(bytes);
     }
 
     /// The memory of this search: what others remember for it counts, too.
@@ -375,7 +390,7 @@ impl DiskSearch {
         let is_new = told_bytes > order.told_bytes || !order.is_demanded;
         order.told_bytes = order.told_bytes.max(told_bytes);
         let untold = order.size_bytes.saturating_sub(order.told_bytes) / order.chunk_bytes.max(1);
-        let told = order.told_bytes / order.chunk_bytes.max(1);
+        let told = order.told_bytes.saturating_sub(order.passed_bytes) / order.chunk_bytes.max(1);
         // As much of what is not known yet is wanted as of what is.
         let untold = match told {
             0 if order.wants_untold => untold,
@@ -407,9 +422,9 @@ impl DiskSearch {
         !self.shared.is_over() && !lock(&self.shared.order).is_idle
     }
 
-    /// True if nothing was found, and nothing will be.
+    /// True if something was asked for and nothing was found, and nothing will be.
     pub(crate) fn is_vain(&self) -> bool {
-        !self.is_promising() && !self.was_used()
+        self.was_asked.load(Ordering::Acquire) && !self.is_promising() && !self.was_used()
     }
 
     /// True if somebody was told where something is: what is put together with that may be wrong, and nobody else's fault.

@@ -438,6 +438,69 @@ fn nothing_is_read_where_nothing_is_missing() {
     assert_eq!(found(&search, &all, SIZE), all.len());
 }
 
+/// S90, issue "the same command goes on": what an earlier run left, and zeros, are not looked for, and say nothing of the rest. There is as much hope as
+/// if they had not been told, and nothing was in vain before something was looked for.
+#[test]
+fn what_is_not_looked_for_tells_nothing() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = bytes(SIZE, 14);
+    fs::write(dir.path().join("image.1"), &data).unwrap();
+    let search =
+        DiskSearch::begin(scope(dir.path(), dir.path()), target("image", SIZE), SearchPolicy::Cost).unwrap();
+    for told_bytes in [SIZE / 4, SIZE / 2] {
+        search.pass(SIZE as u64 / 4);
+        assert!(search.find(&[], told_bytes as u64).is_empty());
+    }
+    let begun = Instant::now();
+    while search.is_promising() {
+        assert!(begun.elapsed() < LONG, "{} bytes were read", search.read_bytes());
+        search.await_news(Duration::from_millis(10));
+    }
+    assert_eq!((search.read_bytes(), search.is_vain()), (SIZE as u64, false));
+    let all = keys(&data);
+    let rest = &all[all.len() / 2..];
+    assert_eq!(search.find(rest, SIZE as u64).len(), rest.len());
+    // Of what was looked for the rest is judged: here it is in vain.
+    let search =
+        DiskSearch::begin(scope(dir.path(), dir.path()), target("image", SIZE), SearchPolicy::Cost).unwrap();
+    search.pass(SIZE as u64 / 4);
+    assert_eq!(found(&search, &keys(&bytes(SIZE / 4, 15)), SIZE / 2), 0);
+    assert!(search.is_vain());
+}
+
+/// A file is read to its end, too, when what was told of the object by then lies in what was read before that was told: the rest of the object is not
+/// known yet, and may lie in the rest of the file.
+#[test]
+fn a_file_that_had_all_so_far_is_read_to_its_end() {
+    let dir = tempfile::tempdir().unwrap();
+    let data = bytes(SIZE, 16);
+    fs::write(dir.path().join("image.1"), &data).unwrap();
+    let search =
+        DiskSearch::begin(scope(dir.path(), dir.path()), target("image", SIZE), SearchPolicy::Cost).unwrap();
+    let unread = Arc::new(Unread { free: AtomicU64::new(40), ..Unread::default() });
+    let source: Arc<dyn Source> = unread.clone();
+    let pressure = Arc::new(Pressure::default());
+    pressure.watch(&source);
+    search.attend(pressure);
+    assert!(search.find(&[], 1).is_empty());
+    let begun = Instant::now();
+    while unread.asked.load(Ordering::Acquire) < 60 {
+        assert!(begun.elapsed() < LONG, "nobody looks at the sockets");
+        thread::sleep(Duration::from_millis(1));
+    }
+    let before = search.read_bytes();
+    assert!((2 * SIZE as u64 / 4..3 * SIZE as u64 / 4).contains(&before), "{before}");
+    let all = keys(&data);
+    let first = &all[..all.len() / 4];
+    assert_eq!(search.find(first, SIZE as u64 / 4).len(), first.len());
+    unread.is_empty.store(true, Ordering::Release);
+    while search.is_promising() {
+        assert!(begun.elapsed() < LONG, "{} bytes were read", search.read_bytes());
+        search.await_news(Duration::from_millis(10));
+    }
+    assert_eq!(search.read_bytes(), SIZE as u64);
+}
+
 /// Memory and descriptors of a search have bounds: files that nobody needs give way, those that are used do not.
 #[test]
 fn what_is_remembered_is_bounded() {

@@ -173,6 +173,13 @@ impl Known {
         });
         missing
     }
+
+    /// Bytes of those of `chunks` that nobody looks for and that say nothing of what comes after them: zeros, and what an earlier run left.
+    fn passed_bytes(&self, chunks: &[PlacedChunk], plan: &Plan<'_>) -> u64 {
+        let passed =
+            chunks.iter().filter(|placed| !plan.wants(placed) || chunk_key(&placed.chunk) == self.zeros);
+        passed.map(|placed| u64::from(placed.chunk.len)).sum()
+    }
 }
 
 impl OlderVersion {
@@ -253,6 +260,7 @@ impl Transfer {
             disk.end();
         }
         let missing = known.missing(chunks, plan);
+        disk.pass(known.passed_bytes(chunks, plan));
         let mut keys: Vec<ChunkKey> = missing.iter().map(chunk_key).collect();
         keys.retain(|key| !found.contains_key(key));
         let mut spots = HashMap::new();
