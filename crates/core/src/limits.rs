@@ -355,6 +355,8 @@ pub const SEARCH_ENTRIES_MAX: usize = 1 << 16;
 pub const SEARCH_CHUNKS_MAX: usize = 1 << 19;
 /// Files that one search of the disk holds open.
 pub const SEARCH_FILES_OPEN_MAX: usize = 64;
+/// Memory that one search of the disk has for recipe nodes of the files that it reads.
+pub const SEARCH_NODES_BYTES_MAX: u64 = 4 << 20;
 /// Groups of one transfer that are taken back from the network when the disk has them.
 pub const SEARCH_LATE_GROUPS_MAX: usize = 1 << 16;
 /// Directories of which the receiver of a tree remembers where their like is.

@@ -19,6 +19,7 @@ use dray_store::index::{ChunkKey, key as chunk_key};
 
 use super::Shared;
 use super::cached::CachedFiles;
+use super::nodes::Making;
 use super::pressure::Pressure;
 use super::scope::{Found, Identity, Scope};
 use super::share::Share;
@@ -148,9 +149,9 @@ impl Executor<'_> {
         takes_much
     }
 
-    /// Waits until somebody has asked for chunks.
+    /// Waits until somebody has asked for chunks, or is about to: then one file is read.
     fn await_demand(&self) -> bool {
-        self.await_that(|order| order.is_demanded)
+        self.await_that(|order| order.is_demanded || order.is_expected && !order.has_read)
     }
 
     /// Waits until somebody has asked more than `questions`.
@@ -225,6 +226,7 @@ impl Executor<'_> {
         drop(dropped);
         let ranked = lock(&self.shared.order).end();
         drop(ranked);
+        lock(&self.shared.nodes).clear();
         self.shared.memory.give(self.ranked_bytes.get() + self.cached.held_bytes());
     }
 
@@ -242,7 +244,7 @@ impl Executor<'_> {
         let cached = self.cached.take(entry, &self.shared.memory);
         let opened = cached.unwrap_or_else(|| self.scope.open(&self.path(entry)));
         let Some(opened) = opened.filter(|opened| self.seen.insert(opened.identity)) else {
-            lock(&self.shared.order).search.hashed(entry, 0, 0);
+            self.has_read(entry, 0, Duration::ZERO);
             return true;
         };
         let Some((number, dropped)) = lock(&self.shared.finds).take(&opened) else {
@@ -251,10 +253,19 @@ impl Executor<'_> {
         };
         drop(dropped);
         let (mut chunks, mut took) = (0, Duration::ZERO);
-        let has_room = self.cut(entry, number, &opened.file, &mut chunks, &mut took);
-        lock(&self.shared.order).search.hashed(entry, chunks, us(took));
+        // Where there is an older version, the recipe is known from that; and what an index alone knows is not told by what is not asked for.
+        let makes_nodes = !opened.is_cached && lock(&self.shared.order).wants_untold;
+        let mut making = Making::of(makes_nodes.then_some(self.profile));
+        let has_room = self.cut(entry, number, &opened.file, &mut making, &mut chunks, &mut took);
+        self.has_read(entry, chunks, took);
         self.shared.changed.notify_all();
         has_room && !self.shared.is_over()
+    }
+
+    fn has_read(&self, entry: EntryId, chunks: u64, took: Duration) {
+        let mut order = lock(&self.shared.order);
+        order.search.hashed(entry, chunks, us(took));
+        order.has_read = true;
     }
 
     /// True if all of the object is known, and nothing of it is wanted.
@@ -279,9 +290,11 @@ impl Executor<'_> {
         entry: EntryId,
         number: u32,
         file: &std::fs::File,
+        making: &mut Making,
         chunks: &mut u64,
         took: &mut Duration,
     ) -> bool {
+        let mut nodes = Vec::new();
         let mut is_of_use = false;
         let mut chunker = self.profile.chunker();
         let mut buffer = vec![0; READ_BYTES];
@@ -301,12 +314,17 @@ impl Executor<'_> {
             position += len as u64;
             self.shared.read_bytes.fetch_add(len as u64, Ordering::Relaxed);
             let mut take = |chunk: &[u8]| {
-                cut.push((chunk_key(&ChunkDescriptor::of(chunk)), offset));
+                let described = ChunkDescriptor::of(chunk);
+                cut.push((chunk_key(&described), offset));
+                making.push(described, &mut nodes);
                 offset += chunk.len() as u64;
             };
             match len {
                 0 => chunker.finish(&mut take),
                 len => chunker.push(&buffer[..len], &mut take),
+            }
+            if len == 0 {
+                making.finish(&mut nodes);
             }
             *chunks += cut.len() as u64;
             *took += begun.elapsed();
@@ -318,7 +336,12 @@ impl Executor<'_> {
             };
             cut.clear();
             is_of_use |= is_news;
-            if is_news {
+            let has_nodes = !nodes.is_empty();
+            if has_nodes {
+                let mut known = lock(&self.shared.nodes);
+                nodes.drain(..).for_each(|node| known.add(node.id, node.bytes));
+            }
+            if is_news || has_nodes {
                 self.shared.changed.notify_all();
             }
             if len == 0 || !has_room {

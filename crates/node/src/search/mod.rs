@@ -9,6 +9,7 @@ mod cached;
 mod executor;
 mod found;
 mod memory;
+mod nodes;
 mod pressure;
 mod scope;
 mod share;
@@ -26,6 +27,7 @@ use std::time::{Duration, Instant};
 use dray_core::chunker::Profile;
 use dray_core::limits::SEARCHES_MAX;
 use dray_core::permit::Budget;
+use dray_core::recipe::RecipeId;
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::search::{Floors, Policy, Search, SearchConfig, Wanted};
 use dray_store::index::ChunkKey;
@@ -36,6 +38,7 @@ use crate::transfer::OlderVersion;
 use crate::{Event, Node, Observer, lock};
 use found::Finds;
 pub(crate) use memory::Memory;
+use nodes::Nodes;
 pub(crate) use pressure::Pressure;
 pub(crate) use scope::{Identity, Scope};
 pub(crate) use share::scheduled;
@@ -146,6 +149,7 @@ struct Shared {
     /// Something in the order has changed, or in what was found.
     changed: Condvar,
     finds: Mutex<Finds>,
+    nodes: Mutex<Nodes>,
     memory: Arc<Memory>,
     /// Whoever has the chunk index, if that is part of this search.
     index: Mutex<Option<Arc<Elsewhere>>>,
@@ -174,8 +178,11 @@ struct Shared {
 #[derive(Debug)]
 struct Order {
     search: Search,
-    /// Somebody asked for chunks: before, nothing is read.
+    /// Somebody asked for chunks: before, nothing is read but one file, if that is expected.
     is_demanded: bool,
+    is_expected: bool,
+    /// A file was read, or is not there any more.
+    has_read: bool,
     /// Grows with each question.
     questions: u64,
     /// A file was found that is worth reading.
@@ -258,6 +265,8 @@ impl DiskSearch {
             order: Mutex::new(Order {
                 search: Search::new(config, scope.destination(), vec![wanted]),
                 is_demanded: false,
+                is_expected: false,
+                has_read: false,
                 questions: 0,
                 is_hopeful: false,
                 is_idle: false,
@@ -269,6 +278,7 @@ impl DiskSearch {
             }),
             changed: Condvar::new(),
             finds: Mutex::new(Finds::within(memory.clone())),
+            nodes: Mutex::new(Nodes::within(memory.clone())),
             memory,
             index: Mutex::default(),
             pressure: Mutex::default(),
@@ -332,6 +342,26 @@ impl DiskSearch {
     /// From here on, waits for what `pressure` counts.
     pub(crate) fn attend(&self, pressure: Arc<Pressure>) {
         *lock(&self.shared.pressure) = Some(pressure);
+    }
+
+    /// The object's recipe is going to be asked about, as nobody has anything of it yet: the likeliest file is read meanwhile.
+    pub(crate) fn expect(&self) {
+        let mut order = lock(&self.shared.order);
+        if order.wants_untold && !std::mem::replace(&mut order.is_expected, true) {
+            drop(order);
+            self.shared.changed.notify_all();
+        }
+    }
+
+    /// True as long as the file that was expected is read, or about to be: nodes of the recipe may turn out to be here.
+    pub(crate) fn makes_nodes(&self) -> bool {
+        let order = lock(&self.shared.order);
+        order.is_expected && !order.has_read && !order.is_idle && !self.shared.is_over()
+    }
+
+    /// A node of the object's recipe that a file has as well. It tells nothing of where its chunks lie.
+    pub(crate) fn node(&self, id: &RecipeId) -> Option<Vec<u8>> {
+        lock(&self.shared.nodes).get(id)
     }
 
     /// Where each of `keys` lies, chunks of the object that are not here. The others are looked for from here on. All

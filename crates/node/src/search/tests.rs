@@ -501,6 +501,51 @@ fn a_file_that_had_all_so_far_is_read_to_its_end() {
     assert_eq!(search.read_bytes(), SIZE as u64);
 }
 
+/// P7 "Sibling": before anything is asked for, one file is read if the object is about to be described, and its nodes are known then; another one is read
+/// when something is missing. Where an older version lies at the destination, none is.
+#[test]
+fn one_file_is_read_for_what_is_expected() {
+    let dir = tempfile::tempdir().unwrap();
+    let versions = [17, 18].map(|seed| bytes(SIZE, seed));
+    for (number, data) in versions.iter().enumerate() {
+        fs::write(dir.path().join(format!("image.{number}")), data).unwrap();
+    }
+    let search = |older| {
+        let target = Target { older, ..target("image", SIZE) };
+        DiskSearch::begin(scope(dir.path(), dir.path()), target, SearchPolicy::Cost).unwrap()
+    };
+    let roots = versions.each_ref().map(|data| {
+        let mut read = |offset: u64, out: &mut [u8]| {
+            out.copy_from_slice(&data[offset as usize..][..out.len()]);
+            Ok(())
+        };
+        let profile = Profile::for_size(SIZE as u64).unwrap();
+        dray_transfer::recipe::Recipe::read(SIZE as u64, profile, &mut read, &mut |_| {}).unwrap().root()
+    });
+    let known =
+        |search: &DiskSearch| roots.iter().filter(|root| search.node(&root.node_id()).is_some()).count();
+    let updating = search(Some((0, 0)));
+    updating.expect();
+    assert!(!updating.makes_nodes());
+    let search = search(None);
+    assert!(!search.makes_nodes());
+    search.expect();
+    let begun = Instant::now();
+    while search.makes_nodes() {
+        assert!(begun.elapsed() < LONG, "{} bytes were read", search.read_bytes());
+        search.await_news(Duration::from_millis(10));
+    }
+    for _ in 0..20 {
+        thread::sleep(Duration::from_millis(1));
+        assert_eq!((search.read_bytes(), known(&search)), (SIZE as u64, 1));
+    }
+    assert!(!search.is_vain(), "nothing was asked for");
+    let all = versions.each_ref().map(|data| keys(data)).concat();
+    assert_eq!(found(&search, &all, SIZE), all.len());
+    assert_eq!((search.read_bytes(), known(&search)), (2 * SIZE as u64, 2));
+    assert_eq!((updating.read_bytes(), known(&updating)), (0, 0));
+}
+
 /// Memory and descriptors of a search have bounds: files that nobody needs give way, those that are used do not.
 #[test]
 fn what_is_remembered_is_bounded() {

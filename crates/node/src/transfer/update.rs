@@ -8,6 +8,7 @@
 
 mod gaps;
 mod late;
+mod nodes;
 mod pairs;
 mod plan;
 mod race;
@@ -47,6 +48,7 @@ use crate::looking::{Looked, OlderBytes};
 use crate::observer::Stop;
 use crate::search::{DiskSearch, Identity};
 use late::Late;
+use nodes::HeldLeaves;
 pub(super) use pairs::SparsePairs;
 use plan::{Copies, Origin, Parts, Plan};
 use race::{Cut, Race};
@@ -415,6 +417,10 @@ impl Transfer {
             }
             if is_asked {
                 somebody = Instant::now();
+                // The holder reads all of its object now, and the likeliest file may be read here meanwhile.
+                if let Some(disk) = disk {
+                    disk.expect();
+                }
             }
             let has_waited = began.elapsed() >= patience || somebody.elapsed() >= NOBODY_PATIENCE;
             if has_waited || !self.is_anybody_left() {
@@ -486,9 +492,12 @@ impl Transfer {
     ) -> Result<()> {
         let mut reader = RecipeReader::new(root, ReaderLimits::default());
         let mut asked: Vec<RecipeId> = Vec::new();
+        let mut held = HeldLeaves::default();
         let mut asked_of = lock(&self.state).asked;
         let mut silent: Vec<SourceId> = Vec::new();
         let mut heard = Instant::now();
+        // The same, but for what was found here.
+        let mut told_at = heard;
         let mut search = Search::new(self.fetched_groups.load(Ordering::Acquire));
         let (mut told_bytes, told_since) = (0, Instant::now());
         let mut looked = Looked::default();
@@ -499,14 +508,13 @@ impl Transfer {
             plan.hold_back();
         }
         loop {
-            let mut batch = Vec::new();
-            while let Some(request) = reader.next_request(&mut |id| known.recipe.contains(id))? {
-                if request.is_known {
-                    reader.accept(&request.id, known.recipe.node(&request.id)?)?;
-                } else {
-                    batch.push(request.id);
-                }
+            let batch = old.next_nodes(known, &mut reader, &mut held, &search)?;
+            // Time when nothing was owed is nobody's silence.
+            if asked.is_empty() && (held.is_empty() || !batch.is_empty()) {
+                heard = Instant::now();
             }
+            asked.extend(batch.iter().copied());
+            self.ask_for_nodes(asked_of, &batch);
             // As many as the nodes have that a reader holds.
             let chunks: Vec<PlacedChunk> = std::iter::from_fn(|| reader.next_chunk()).collect();
             let has_placed = !chunks.is_empty();
@@ -529,11 +537,14 @@ impl Transfer {
             if reader.is_done() {
                 plan.finish(copies)?;
             }
-            let waits = heard.elapsed() >= HOLD_BACK_TIME && plan.lacks_some() && self.has_fetched_all();
+            // Nobody waits for a file that is still read.
+            let quiet_since = if held.is_empty() { heard } else { told_at };
+            let waits =
+                quiet_since.elapsed() >= HOLD_BACK_TIME && plan.lacks_some() && self.has_fetched_all();
             if reader.is_done() || plan.lacks_enough() || waits {
                 let told = (told_bytes, told_since.elapsed());
                 self.want_rests(old, plan, told, &mut looked, copies.over)?;
-                heard = Instant::now();
+                (heard, told_at) = (Instant::now(), Instant::now());
             }
             if reader.is_done() {
                 return Ok(());
@@ -541,12 +552,11 @@ impl Transfer {
             if (copies.over)() {
                 return Err(interrupted());
             }
-            // Time that went into placing, or when nothing was owed, is nobody's silence.
-            if asked.is_empty() || has_placed {
+            // Nor is what went into placing.
+            if has_placed {
                 heard = Instant::now();
             }
-            asked.extend(batch.iter().copied());
-            if let Some(id) = asked_of.filter(|_| heard.elapsed() >= NODE_SILENCE)
+            if let Some(id) = asked_of.filter(|_| !asked.is_empty() && heard.elapsed() >= NODE_SILENCE)
                 && self.best_source(&[&silent[..], &[id]].concat()).is_some()
             {
                 silent.push(id);
@@ -559,35 +569,40 @@ impl Transfer {
                     return Err(Error::new(ErrorKind::Protocol, "the senders do not agree on the recipe"));
                 }
                 asked_of = lock(&self.state).asked;
-                batch.clone_from(&asked);
+                self.ask_for_nodes(asked_of, &asked);
                 heard = Instant::now();
             }
-            let source = asked_of.and_then(|id| lock(&self.sources).get(&id).cloned());
-            for ids in batch.chunks(RECIPE_NODES_ASKED_MAX) {
-                if let Some(source) = &source {
-                    source.call(SourceCall::Nodes { ids: ids.to_vec() });
-                }
-            }
-            for (id, bytes) in self.await_nodes(asked.is_empty() || has_placed) {
+            let owed = (!asked.is_empty(), &held);
+            for (id, bytes) in self.await_nodes(old, owed, &mut search, has_placed) {
                 // One that was asked of two may come twice.
                 let Some(at) = asked.iter().position(|asked| *asked == id) else { continue };
                 asked.swap_remove(at);
-                heard = Instant::now();
+                (heard, told_at) = (Instant::now(), Instant::now());
                 told_bytes += bytes.len() as u64;
                 reader.accept(&id, &bytes)?;
             }
             let has_no_recipe = matches!(lock(&self.state).described, Some(None));
-            if has_no_recipe || heard.elapsed() >= NODE_PATIENCE {
+            if has_no_recipe || !asked.is_empty() && heard.elapsed() >= NODE_PATIENCE {
                 return Err(lost());
             }
         }
     }
 
-    /// The recipe nodes that have come; waits a moment for one unless `at_once`.
-    fn await_nodes(&self, at_once: bool) -> Vec<(RecipeId, Vec<u8>)> {
+    /// Asks for nodes of the recipe, if whoever is to be asked is there.
+    fn ask_for_nodes(&self, of: Option<SourceId>, nodes: &[RecipeId]) {
+        let source = of.and_then(|id| lock(&self.sources).get(&id).cloned());
+        for ids in nodes.chunks(RECIPE_NODES_ASKED_MAX) {
+            if let Some(source) = &source {
+                source.call(SourceCall::Nodes { ids: ids.to_vec() });
+            }
+        }
+    }
+
+    /// The recipe nodes that have come; waits a moment for one, if there is `patience`.
+    fn take_nodes(&self, patience: Duration) -> Vec<(RecipeId, Vec<u8>)> {
         let mut state = lock(&self.state);
-        if state.nodes.is_empty() && !at_once {
-            state = self.await_change(state, Duration::from_millis(100));
+        if state.nodes.is_empty() && !patience.is_zero() {
+            state = self.await_change(state, patience);
         }
         std::mem::take(&mut state.nodes)
     }

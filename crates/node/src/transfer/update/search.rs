@@ -160,6 +160,16 @@ impl Search {
     pub(super) fn new(fetched_groups: u64) -> Search {
         Search { ahead: Ahead::new(None), idle: Duration::ZERO, begun: Instant::now(), fetched_groups }
     }
+
+    /// Whether the network may have nothing to do for `disk` any longer.
+    pub(super) fn has_patience(&self, disk: &DiskSearch) -> bool {
+        self.idle < disk.idle_patience()
+    }
+
+    /// So long it had nothing to do.
+    pub(super) fn waited(&mut self, time: Duration) {
+        self.idle += time;
+    }
 }
 
 impl Known {
@@ -273,7 +283,7 @@ impl Transfer {
             spots.extend(spots_on(disk, &keys, 0));
             keys.retain(|key| !spots.contains_key(key));
             // A busy network runs dry if it is not asked for more in time. What is found later is taken back.
-            if keys.is_empty() || !is_promising || search.idle >= disk.idle_patience() || over() {
+            if keys.is_empty() || !is_promising || !search.has_patience(disk) || over() {
                 break;
             }
             let begun = Instant::now();

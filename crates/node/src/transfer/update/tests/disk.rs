@@ -192,6 +192,8 @@ struct Withholding {
     events: crossing::Events,
     asked: Mutex<HashMap<dray_core::source::RequestId, dray_core::permit::Permit>>,
     cancelled: Mutex<u64>,
+    /// Nodes of the recipe that were asked for.
+    nodes: Mutex<Vec<RecipeId>>,
     /// Runs of blocks of 1024 bytes whose sums were asked for; all that is told is wrong.
     sums: Mutex<Vec<Vec<BlockRun>>>,
     /// Bytes that are lacking of groups of which only the rest was asked for.
@@ -240,6 +242,7 @@ impl Source for Withholding {
                 });
             }
             SourceCall::Nodes { ids } => {
+                self.nodes.lock().unwrap().extend(&ids);
                 let recipe = self.recipe.clone();
                 self.events.tell(move |events| {
                     for node in ids {
@@ -305,6 +308,7 @@ fn withheld(
         events: crossing::Events(transfer.events()),
         asked: Mutex::default(),
         cancelled: Mutex::default(),
+        nodes: Mutex::default(),
         sums: Mutex::default(),
         rest_bytes: Mutex::default(),
     });
@@ -404,6 +408,43 @@ fn whoever_may_read_the_disk_sends_the_rest_alone() {
     let bytes = rests.values().sum::<usize>() + 2 * GROUP;
     assert!((changed.len()..3 * GROUP).contains(&bytes), "{bytes} of {}", changed.len());
     assert!(asked(false).is_empty());
+}
+
+/// P7 "Sibling", R8: of the recipe, as with an older version at the destination, only those nodes are asked for that are not also nodes of a file
+/// that is found: that is read while the sender makes the recipe, before anything is known of the object, and leaves wait for it a moment.
+#[test]
+fn nodes_that_a_sibling_has_are_not_asked_for() {
+    let object = bytes(SIZE, 99);
+    let mut sibling = object.clone();
+    // In the first group, too: it never comes, so the network has something to do, and the file is waited for however long that takes.
+    for at in [1000, SIZE / 2] {
+        sibling[at..][..5000].copy_from_slice(&bytes(5000, 100));
+    }
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("sub")).unwrap();
+    std::fs::write(dir.path().join("sub/copy"), &sibling).unwrap();
+    // Files that are less like it are not read before anything is missing.
+    std::fs::write(dir.path().join("sub/copy.old"), bytes(SIZE / 2, 101)).unwrap();
+    let older = alone(searching(dir.path(), PATIENT));
+    let (transfer, wanted, source, _) = withheld(dir.path(), &object, proven, |delivery| delivery);
+    let over = Stop::new();
+    thread::scope(|scope| {
+        scope.spawn(|| transfer.update(&older, &wanted, &over));
+        let begun = Instant::now();
+        // The first group of all, and the other one that changed.
+        while transfer.wanted_groups.load(Ordering::Acquire) < 2 {
+            assert!(begun.elapsed() < Duration::from_secs(20), "not enough is asked for");
+            thread::sleep(Duration::from_millis(1));
+        }
+        over.set();
+    });
+    transfer.close();
+    let (asked, known) = (source.nodes.lock().unwrap().clone(), recipe_of(&sibling));
+    let all = cut(&object, SIZE as u64).len();
+    assert!(asked.iter().all(|id| !known.contains(id)), "{asked:?}");
+    let bytes: usize = asked.iter().map(|id| source.recipe.node(id).unwrap().len()).sum();
+    assert!(asked.len() >= 2 && bytes < all * 36 / 2, "{bytes} of a recipe of {all} chunks");
+    assert_eq!(older.disk.as_ref().unwrap().read_bytes(), SIZE as u64);
 }
 
 /// Y21: a chunk that is found on the disk after it was asked of the network cancels its request. Here all is asked for before anything is
