@@ -7,6 +7,7 @@
 mod pace;
 mod packer;
 mod path;
+mod stream;
 #[cfg(test)]
 pub(crate) mod tests;
 mod unpacker;
@@ -15,6 +16,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(crate) use packer::Packer;
 pub(crate) use path::PathMeter;
+pub(crate) use stream::Stream;
 pub(crate) use unpacker::Unpacker;
 
 /// A part of a bound that all of this process shares; given back when dropped.

@@ -1,15 +1,11 @@
 //! The holder's side: puts data into a connection's stream.
 
 use std::io;
-use std::sync::atomic::AtomicUsize;
-use std::time::Instant;
 
 use dray_core::frame::PACKED_HEAD_BYTES;
-use dray_core::limits::{DATA_FRAME_BYTES_MAX, PACKED_WINDOW_LOG, PACKING_BYTES_MAX};
-use zstd::stream::raw::{CParameter, Encoder, InBuffer, Operation, OutBuffer};
+use dray_core::limits::DATA_FRAME_BYTES_MAX;
 
-use super::Share;
-use super::pace::{Level, Pace};
+use super::stream::Stream;
 
 /// Of a thousand bytes, what packing must leave at most to be worth it.
 const PAYS_BELOW_PERMILLE: usize = 960;
@@ -24,25 +20,11 @@ const TRIED_AT: i32 = 1;
 /// What zstd may add to data that it cannot compress, and says around it.
 const SLACK_BYTES: usize = 4096;
 
-/// Room that zstd is given at a time.
-const OUTPUT_BYTES: usize = 64 << 10;
-
-static MEMORY: AtomicUsize = AtomicUsize::new(0);
-
 /// The stream of one connection.
 pub(crate) struct Packer {
-    /// `None` after an error alone.
-    encoder: Option<Encoder<'static>>,
-    /// What `encoder` was made for.
-    level: Level,
-    memory: Share,
-    pace: Pace,
+    stream: Stream,
     /// A packed frame's body.
     body: Vec<u8>,
-    /// When the last data was packed.
-    last: Instant,
-    /// Data has passed since: how long that took says nothing of what is packed.
-    has_passed: bool,
     /// Pieces that pass as they are, and how many will next time.
     skips: u32,
     next_skips: u32,
@@ -51,43 +33,20 @@ pub(crate) struct Packer {
 impl Packer {
     /// An empty stream; `None` if there is no memory for it.
     pub(crate) fn new() -> io::Result<Option<Packer>> {
-        let mut pace = Pace::new();
-        let Some((encoder, memory)) = begin(&mut pace, None)? else { return Ok(None) };
-        let level = pace.level();
-        Ok(Some(Packer {
-            encoder: Some(encoder),
-            level,
-            memory,
-            pace,
-            body: Vec::new(),
-            last: Instant::now(),
-            has_passed: false,
-            skips: 0,
-            next_skips: 1,
-        }))
+        let stream = Stream::new()?;
+        Ok(stream.map(|stream| Packer { stream, body: Vec::new(), skips: 0, next_skips: 1 }))
     }
 
     /// The body of a packed frame that stands for `data`, at most [`DATA_FRAME_BYTES_MAX`] less a little; `None` if it is better
     /// sent as it is, which the stream then does not have. After an error the receiver's stream is another one: the connection cannot go on.
     pub(crate) fn pack(&mut self, data: &[u8]) -> io::Result<Option<&[u8]>> {
         if self.passes(data.len()) || !self.is_promising(data)? {
-            self.has_passed = true;
+            self.stream.passed();
             return Ok(None);
         }
-        let begun = Instant::now();
         self.body.clear();
         self.body.extend_from_slice(&(data.len() as u32).to_be_bytes());
-        let wished = self.pace.level();
-        if wished != self.level && !self.change_level()? {
-            // There is no memory for that: this one goes on.
-            self.pace.keep(self.level);
-        }
-        self.compress(data)?;
-        let now = Instant::now();
-        if !std::mem::take(&mut self.has_passed) {
-            self.pace.note(data.len() as u64, now - begun, now - self.last);
-        }
-        self.last = now;
+        self.stream.append(data, &mut self.body)?;
         self.note_gain(data.len(), self.body.len() - PACKED_HEAD_BYTES);
         Ok(Some(&self.body))
     }
@@ -100,7 +59,7 @@ impl Packer {
             self.skips -= 1;
             return true;
         }
-        self.pace.passes(bytes as u64)
+        self.stream.is_off(bytes as u64)
     }
 
     /// False if what is like `data` did not compress for a while, nor does this by itself. That is found out beside the stream, which keeps its level and what it
@@ -127,81 +86,6 @@ impl Packer {
         }
         pays
     }
-
-    /// Ends the frame of zstd and begins another; the unpacker needs no word of it. False if there is no memory for that, as there always is for a lower
-    /// level: the old one can go on.
-    fn change_level(&mut self) -> io::Result<bool> {
-        let level = self.pace.level();
-        if level.number < self.level.number {
-            self.end()?;
-            self.memory.shrink(level.memory_mib << 20);
-            self.encoder = Some(encoder(level)?);
-            self.level = level;
-            return Ok(true);
-        }
-        let Some((encoder, memory)) = begin(&mut self.pace, Some(self.level))? else { return Ok(false) };
-        self.end()?;
-        (self.encoder, self.memory, self.level) = (Some(encoder), memory, self.pace.level());
-        Ok(true)
-    }
-
-    /// Ends the frame of zstd, and gives back what it took.
-    fn end(&mut self) -> io::Result<()> {
-        let Some(mut old) = self.encoder.take() else { return Ok(()) };
-        while append(&mut self.body, |output| old.finish(output, true))? > 0 {}
-        Ok(())
-    }
-
-    fn compress(&mut self, data: &[u8]) -> io::Result<()> {
-        let mut input = InBuffer::around(data);
-        let encoder = self.encoder.as_mut().ok_or_else(|| io::Error::other("the stream broke off"))?;
-        loop {
-            let is_through = input.pos() == data.len();
-            let left = append(&mut self.body, |output| match is_through {
-                false => encoder.run(&mut input, output).map(|_| 1),
-                true => encoder.flush(output),
-            })?;
-            if left == 0 {
-                return Ok(());
-            }
-        }
-    }
-}
-
-/// Appends to `body` what `step` puts out; what `step` says.
-fn append(
-    body: &mut Vec<u8>,
-    step: impl FnOnce(&mut OutBuffer<'_, [u8]>) -> io::Result<usize>,
-) -> io::Result<usize> {
-    let at = body.len();
-    body.resize(at + OUTPUT_BYTES, 0);
-    let mut output = OutBuffer::around(&mut body[at..]);
-    let left = step(&mut output)?;
-    let count = output.pos();
-    body.truncate(at + count);
-    Ok(left)
-}
-
-/// An encoder for the level of `pace`, or for one below that there is memory for; none that is `old`.
-fn begin(pace: &mut Pace, old: Option<Level>) -> io::Result<Option<(Encoder<'static>, Share)>> {
-    loop {
-        let level = pace.level();
-        if old == Some(level) {
-            return Ok(None);
-        }
-        if let Some(memory) = Share::take(&MEMORY, level.memory_mib << 20, PACKING_BYTES_MAX) {
-            return Ok(Some((encoder(level)?, memory)));
-        }
-        if !pace.lower() {
-            return Ok(None);
-        }
-    }
-}
-
-fn encoder(level: Level) -> io::Result<Encoder<'static>> {
-    let mut encoder = Encoder::new(level.number)?;
-    encoder.set_parameter(CParameter::WindowLog(PACKED_WINDOW_LOG))?;
-    Ok(encoder)
 }
 
 #[cfg(test)]
@@ -209,6 +93,10 @@ mod tests {
     use std::sync::Mutex;
     use std::time::Duration;
 
+    use dray_core::limits::PACKING_BYTES_MAX;
+
+    use super::super::Share;
+    use super::super::stream::MEMORY;
     use super::super::tests::{new, noise};
     use super::*;
 
@@ -217,7 +105,7 @@ mod tests {
     /// A path that is slow enough for the highest levels.
     fn idle(packer: &mut Packer) {
         for _ in 0..20 {
-            packer.pace.note(8 << 20, MS, 2000 * MS);
+            packer.stream.pace.note(8 << 20, MS, 2000 * MS);
         }
     }
 
@@ -227,7 +115,7 @@ mod tests {
     /// A stream at one of the highest levels.
     fn high() -> Packer {
         let mut packer = new();
-        while packer.level.number < 12 {
+        while packer.stream.level.number < 12 {
             idle(&mut packer);
             packer.pack(&[7; 64 << 10]).unwrap().unwrap();
         }
@@ -237,7 +125,7 @@ mod tests {
     /// A path for which the level is right, and stays so for 8 MiB.
     fn steady(packer: &mut Packer) {
         for _ in 0..20 {
-            packer.pace.note(8 << 20, 50 * MS, 100 * MS);
+            packer.stream.pace.note(8 << 20, 50 * MS, 100 * MS);
         }
     }
 
@@ -254,9 +142,9 @@ mod tests {
         let mut packer = high();
         let looks = (0..100).filter(|_| packer.pack(&noise(64 << 10)).unwrap().is_some()).count();
         assert!(looks <= 3, "{looks} looks at a level above the lowest");
-        assert!(packer.level.number >= 12, "what compresses again has its level");
+        assert!(packer.stream.level.number >= 12, "what compresses again has its level");
         while packer.pack(&[7; 64 << 10]).unwrap().is_none() {}
-        assert!(packer.level.number >= 12);
+        assert!(packer.stream.level.number >= 12);
     }
 
     /// P6, ADR 28: what does not compress takes nothing from the window, so that what was said before it costs next to nothing after it.
@@ -285,11 +173,11 @@ mod tests {
     #[test]
     fn a_level_is_not_guessed_from_what_passed() {
         let mut packer = new();
-        let before = packer.level.number;
+        let before = packer.stream.level.number;
         while packer.pack(&noise(4096)).unwrap().is_some() {}
         std::thread::sleep(300 * MS);
         while packer.pack(&text(256 << 10)).unwrap().is_none() {}
-        assert_eq!(packer.pace.level().number, before);
+        assert_eq!(packer.stream.pace.level().number, before);
     }
 
     /// Where others have all the memory that there is: for less than it has nobody needs more.
@@ -299,11 +187,11 @@ mod tests {
         let mut packer = high();
         let mut others: Vec<Share> = Vec::new();
         others.extend(std::iter::from_fn(|| Share::take(&MEMORY, 1 << 20, PACKING_BYTES_MAX)));
-        while packer.pace.level().number > 1 {
-            packer.pace.note(8 << 20, 100 * MS, 100 * MS);
+        while packer.stream.pace.level().number > 1 {
+            packer.stream.pace.note(8 << 20, 100 * MS, 100 * MS);
         }
         packer.pack(&[7; 64 << 10]).unwrap().unwrap();
-        let level = packer.level.number;
+        let level = packer.stream.level.number;
         let is_given_back = Share::take(&MEMORY, 40 << 20, PACKING_BYTES_MAX).is_some();
         drop(others);
         assert_eq!((level, is_given_back), (1, true));

@@ -1,26 +1,24 @@
 //! A channel with one compressed direction (`cp -z`): zstd over the whole stream, one window across frames.
 //!
 //! What is written is flushed with each write, so nothing waits for more. Neither names nor hashes know of it. The other
-//! direction, which says what is wanted, stays as it is.
+//! direction, which says what is wanted, stays as it is. The level follows back-pressure, as that of packed data does.
 
 use std::collections::VecDeque;
 use std::io;
 use std::time::Duration;
 
-use zstd::stream::raw::{CParameter, DParameter, Decoder, Encoder, InBuffer, Operation, OutBuffer};
+use dray_core::limits::PACKED_WINDOW_LOG;
+use zstd::stream::raw::{DParameter, Decoder, InBuffer, Operation, OutBuffer};
 
 use super::{Channel, Duplex, Security, Wake, Wants};
+use crate::packing::Stream;
 
-/// Fast enough for a network of a gigabit, and most of what the slower ones gain.
-const LEVEL: i32 = 3;
-/// 8 MiB: what both ends remember of the stream.
-const WINDOW_LOG: u32 = 23;
 const BUFFER_BYTES: usize = 128 * 1024;
 
 /// Compresses what is written.
 pub struct CompressingChannel {
     channel: Box<dyn Duplex>,
-    encoder: Encoder<'static>,
+    stream: Stream,
     buffer: Vec<u8>,
     /// Compressed bytes for which there was no room: of one piece, and nothing is written before they have left.
     packed: VecDeque<u8>,
@@ -40,29 +38,16 @@ pub struct UnpackingChannel {
 impl CompressingChannel {
     /// Everything written from now on is compressed.
     pub fn new(channel: Box<dyn Duplex>) -> io::Result<CompressingChannel> {
-        let mut encoder = Encoder::new(LEVEL)?;
-        encoder.set_parameter(CParameter::WindowLog(WINDOW_LOG))?;
-        let (buffer, packed) = (vec![0; BUFFER_BYTES], VecDeque::new());
-        Ok(CompressingChannel { channel, encoder, buffer, packed })
+        let (buffer, packed) = (Vec::new(), VecDeque::new());
+        Ok(CompressingChannel { channel, stream: Stream::in_any_case()?, buffer, packed })
     }
 
     /// Compresses `data` to `packed`, flushed.
     fn pack(&mut self, data: &[u8]) -> io::Result<()> {
-        let mut input = InBuffer::around(data);
-        loop {
-            let mut output = OutBuffer::around(&mut self.buffer[..]);
-            let left = if input.pos() < data.len() {
-                self.encoder.run(&mut input, &mut output)?;
-                1
-            } else {
-                self.encoder.flush(&mut output)?
-            };
-            let count = output.pos();
-            self.packed.extend(&self.buffer[..count]);
-            if left == 0 {
-                return Ok(());
-            }
-        }
+        self.buffer.clear();
+        self.stream.append(data, &mut self.buffer)?;
+        self.packed.extend(&self.buffer);
+        Ok(())
     }
 
     /// Writes of `packed` what there is room for; true if nothing is left.
@@ -83,7 +68,7 @@ impl UnpackingChannel {
     pub fn new(channel: Box<dyn Duplex>) -> io::Result<UnpackingChannel> {
         let mut decoder = Decoder::new()?;
         // A sender cannot make us keep more.
-        decoder.set_parameter(DParameter::WindowLogMax(WINDOW_LOG))?;
+        decoder.set_parameter(DParameter::WindowLogMax(PACKED_WINDOW_LOG))?;
         Ok(UnpackingChannel {
             channel,
             decoder,
@@ -218,6 +203,10 @@ impl Duplex for UnpackingChannel {
 
 #[cfg(test)]
 mod tests {
+    use std::thread;
+
+    use zstd::stream::raw::{CParameter, Encoder};
+
     use super::*;
     use crate::transport::PipeChannel;
 
@@ -247,7 +236,7 @@ mod tests {
         assert_eq!(read(&mut near, 5), b"plain");
         let text = b"the same line again and again\n".repeat(100_000);
         let sent = text.clone();
-        let writing = std::thread::spawn(move || {
+        let writing = thread::spawn(move || {
             near.write_all(&sent).unwrap();
             near
         });
@@ -263,6 +252,34 @@ mod tests {
         assert!(far.received_bytes() < 10_000, "{}", far.received_bytes());
         drop(writing.join().unwrap());
         assert_eq!(far.try_read(&mut [0]).unwrap(), Some(0));
+    }
+
+    /// P6, ADR 16: a slow channel has its data packed at a higher level, and who unpacks it, as those did that know of one level alone, reads on across
+    /// the change.
+    #[test]
+    fn the_level_follows_back_pressure() {
+        let (near, far) = pipes();
+        let mut near = CompressingChannel::new(near).unwrap();
+        let mut far = UnpackingChannel::new(far).unwrap();
+        // Words in an order that a low level finds little in.
+        let words: Vec<u8> = (0..60_000_u32)
+            .flat_map(|at| format!("{:x} ", at.wrapping_mul(2_654_435_761) >> 21).into_bytes())
+            .collect();
+        let mut send = |near: &mut CompressingChannel| {
+            let (before, words) = (far.received_bytes(), &words);
+            thread::scope(|scope| {
+                scope.spawn(move || near.write_all(words).unwrap());
+                assert!(read(&mut far, words.len()) == *words);
+            });
+            far.received_bytes() - before
+        };
+        let first = send(&mut near);
+        near.stream.has_been(Duration::from_millis(1), Duration::from_secs(2));
+        let slowly = send(&mut near);
+        assert!(near.stream.level() >= 12 && slowly < first, "{first} bytes, then {slowly}");
+        near.stream.has_been(Duration::from_secs(2), Duration::from_secs(2));
+        send(&mut near);
+        assert!(near.stream.level() < 12);
     }
 
     /// A pipe that is full holds nobody up: what could not leave leaves later, once.
@@ -324,7 +341,7 @@ mod tests {
     #[test]
     fn what_was_not_compressed_is_an_error() {
         let mut greedy = Encoder::new(1).unwrap();
-        greedy.set_parameter(CParameter::WindowLog(WINDOW_LOG + 1)).unwrap();
+        greedy.set_parameter(CParameter::WindowLog(PACKED_WINDOW_LOG + 1)).unwrap();
         let (mut bytes, data) = (vec![0; 1 << 20], vec![7; 100_000]);
         let (mut input, mut output) = (InBuffer::around(&data[..]), OutBuffer::around(&mut bytes[..]));
         greedy.run(&mut input, &mut output).unwrap();
