@@ -216,6 +216,7 @@ enum Lie {
 /// What was asked of a liar.
 #[derive(Default)]
 struct Asked {
+    cuts: usize,
     sums: usize,
     rests: usize,
     /// Bytes of parts that were asked for as a whole.
@@ -298,6 +299,7 @@ impl Liar<'_> {
     }
 
     fn answer(&mut self, peer: &mut Peer, request: u32, run: &Run) {
+        self.asked.cuts += usize::from(run.cut.is_some());
         if let Some(sums) = &run.sums {
             return self.tell_sums(peer, request, sums);
         }
@@ -366,6 +368,14 @@ fn a_stranger_is_asked_for_no_sums() {
     let (done, found, asked) = lied(Lie::Nothing, &older, &newer, true);
     assert!(found == newer && asked.sums == 0 && asked.rests == 0);
     assert_eq!(done.unwrap().bytes, newer.len() as u64);
+}
+
+/// P6, ADR 23: what little is missing is looked at by blocks at once, and cut finely where the sender tells no sums of them, or may not be asked.
+#[test]
+fn blocks_stand_in_for_fine_chunks() {
+    let (older, newer) = built_again(300_000, 1);
+    let cuts = |lie, is_discreet| lied(lie, &older, &newer, is_discreet).2.cuts;
+    assert_eq!((cuts(Lie::Nothing, false), cuts(Lie::NoSums, false), cuts(Lie::Nothing, true)), (1, 2, 2));
 }
 
 /// Y3, Y23 "slower, never wrong": what a sender says of sums and rests that is not so costs bytes at most, and the file is the sender's or stays

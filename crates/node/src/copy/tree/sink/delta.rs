@@ -23,7 +23,7 @@ use std::fs::File;
 use std::sync::Arc;
 use std::time::Duration;
 
-use dray_core::limits::TREE_PART_BYTES;
+use dray_core::limits::{TREE_LOOKED_AT_BYTES_MAX, TREE_PART_BYTES};
 use dray_core::message::Part;
 use dray_core::tree::{Finished, Record, decode_chunks};
 use dray_core::{Error, ErrorKind, Result};
@@ -511,7 +511,25 @@ impl Writing<'_> {
             let sibling = delta.older.clone();
             self.deltas.sibling_had(&sibling, common_bytes);
         }
+        let missing_bytes = sum(&found.missing);
+        let is_looked_at =
+            (1..=TREE_LOOKED_AT_BYTES_MAX).contains(&missing_bytes) && self.looks_closely(number);
         let Some(delta) = self.deltas.active.get_mut(&number) else { return Ok(()) };
+        delta.phase = Phase::Fetching;
+        if is_looked_at {
+            delta.coarse = found.common;
+            self.look_at_once(number, found.missing);
+        } else {
+            self.cut_finely(number, found);
+        }
+        self.prove_if_whole(number)?;
+        // Others may wait to hear of what use it is.
+        if is_sibling { self.begin_deltas() } else { Ok(()) }
+    }
+
+    /// Goes on with a finer cut of what is missing, where that may pay.
+    fn cut_finely(&mut self, number: u64, found: Found) {
+        let Some(delta) = self.deltas.active.get_mut(&number) else { return };
         let unused = found.unused(delta.older.size_bytes);
         let unused_bytes = unused.iter().map(|range| range.end - range.start).sum();
         let fine =
@@ -520,7 +538,6 @@ impl Writing<'_> {
             |part: &Part| fine.is_none_or(|average| part.bytes <= SHORT_CHUNKS * u64::from(average));
         let (short, missing): (Vec<Part>, Vec<Part>) = found.missing.into_iter().partition(is_short);
         let is_fine = !missing.is_empty();
-        delta.phase = Phase::Fetching;
         if let Some(average_bytes) = fine.filter(|_| is_fine) {
             delta.phase = Phase::CuttingUnused { missing: missing.into(), average_bytes };
             let task = Task::CutUnused { older: delta.older.clone(), unused, average_bytes };
@@ -537,9 +554,6 @@ impl Writing<'_> {
                 self.look(number, short, Vec::new(), None);
             }
         }
-        self.prove_if_whole(number)?;
-        // Others may wait to hear of what use it is.
-        if is_sibling { self.begin_deltas() } else { Ok(()) }
     }
 
     /// Asks how the next of what is missing is cut finely.

@@ -16,7 +16,7 @@ use dray_engine::session::Rest;
 
 use super::super::Writing;
 use super::super::content::Current;
-use super::index::Common;
+use super::index::{Common, Found};
 use super::look::{Commons, Look, windows};
 use super::state::{Asking, Delta, Phase};
 use super::work::{BLOCK_BYTES, Task};
@@ -115,6 +115,8 @@ pub(super) struct Looking {
     now: Option<Box<Look>>,
     /// What is to be asked finely afterwards.
     asking: Option<Asking>,
+    /// No finer cut was asked for: what is not looked at is cut so.
+    is_at_once: bool,
 }
 
 /// Takes some of `left` off its front: `room` bytes at most, or so many that they reach into `windows_max` windows, and a few more.
@@ -189,9 +191,18 @@ impl Writing<'_> {
     ) {
         let Some(delta) = self.deltas.active.get_mut(&number) else { return };
         missing.sort_unstable_by_key(|part| part.start);
-        let looking = Looking { left: missing.into(), fine, now: None, asking };
+        let looking = Looking { left: missing.into(), fine, now: None, asking, is_at_once: false };
         delta.phase = Phase::Looking(Box::new(looking));
         self.deltas.looks.waiting.push_back(number);
+    }
+
+    /// Looks at what is `missing` instead of cutting it finely: sums of its blocks take about as many bytes as its chunks would, find nearly all
+    /// that these do, and are asked for next anyway.
+    pub(super) fn look_at_once(&mut self, number: u64, missing: Vec<Part>) {
+        self.look(number, missing, Vec::new(), None);
+        if let Some(Delta { phase: Phase::Looking(looking), .. }) = self.deltas.active.get_mut(&number) {
+            looking.is_at_once = true;
+        }
     }
 
     /// Begins as many looks as there is room for.
@@ -280,8 +291,13 @@ impl Writing<'_> {
                 delta.share.is_over = true;
                 if let Some(look) = looking.now.take() {
                     let (bytes, windows) = (look.bytes, look.windows);
+                    let mut missing = look.into_missing();
+                    if looking.is_at_once {
+                        missing.append(&mut looking.left);
+                        std::mem::swap(&mut missing, &mut looking.left);
+                    }
                     self.end_look(number, bytes, windows, 0);
-                    self.fetch(number, look.into_missing());
+                    self.fetch(number, missing);
                 }
                 return self.end_looking(number);
             }
@@ -338,7 +354,12 @@ impl Writing<'_> {
         if let Some(asking) = looking.asking {
             delta.phase = Phase::Asking(asking);
         }
-        self.fetch(number, looking.left);
+        if looking.is_at_once && !looking.left.is_empty() {
+            let found = Found { common: delta.coarse.clone(), missing: looking.left.into() };
+            self.cut_finely(number, found);
+        } else {
+            self.fetch(number, looking.left);
+        }
         self.ask_finely(number)?;
         self.prove_if_whole(number)
     }
