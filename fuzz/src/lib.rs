@@ -16,8 +16,8 @@ pub mod runner;
 pub mod targets;
 
 use targets::{
-    cbor, delivery, frames, geometry, hint, message, oid, proof, range_set, recipe_node, recipe_reader,
-    recover, session_holder, session_pair, session_receiver, store_record, ticket, tree,
+    cbor, code_fields, delivery, frames, geometry, hint, message, oid, proof, range_set, recipe_node,
+    recipe_reader, recover, session_holder, session_pair, session_receiver, store_record, ticket, tree,
 };
 
 /// A named input, written to `fuzz/corpus/<target>/<name>`.
@@ -68,6 +68,7 @@ impl Target {
 /// `libfuzzer/fuzz_targets/`; `tests/corpus.rs` notices what was forgotten.
 pub const TARGETS: &[Target] = &[
     target("cbor", cbor::target, cbor::seeds, Shape::Cbor { skip: 0 }),
+    target("code-fields", code_fields::target, code_fields::seeds, Shape::Choices),
     target("delivery", delivery::target, delivery::seeds, Shape::Choices).cost(25),
     target("frames", frames::target, frames::seeds, Shape::Frames),
     target("geometry", geometry::target, geometry::seeds, Shape::Choices),

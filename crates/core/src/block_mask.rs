@@ -58,6 +58,44 @@ impl BlockMask {
     }
 }
 
+/// What a receiver has of a part: some blocks, and of others all but the fields of code ([`crate::code_field`]).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Have {
+    /// Blocks that it has.
+    pub blocks: BlockMask,
+    /// Blocks of which only the fields come, unless it has them, or they are no whole blocks.
+    pub code: BlockMask,
+}
+
+impl From<BlockMask> for Have {
+    fn from(blocks: BlockMask) -> Have {
+        Have { blocks, code: BlockMask::default() }
+    }
+}
+
+impl Have {
+    /// Where the blocks begin of which the fields come, ascending, in a part of `part_bytes`.
+    pub fn code_blocks(&self, part_bytes: usize) -> impl Iterator<Item = usize> + '_ {
+        let whole = part_bytes.min(GROUP_BYTES as usize) / BLOCK_BYTES;
+        let is_code = |block: &usize| self.code.contains(*block) && !self.blocks.contains(*block);
+        (0..whole).filter(is_code).map(|block| block * BLOCK_BYTES)
+    }
+
+    /// The byte ranges that come as they are, as [`BlockMask::rest`] has them.
+    pub fn rest(&self, part_bytes: usize) -> impl Iterator<Item = Range<usize>> {
+        let mut known = self.blocks;
+        self.code_blocks(part_bytes).for_each(|start| known.insert(start / BLOCK_BYTES));
+        let ranges: Vec<Range<usize>> = known.rest(part_bytes).collect();
+        ranges.into_iter()
+    }
+
+    /// How many bytes come: those that come as they are, and with as many fields as there may be.
+    pub fn rest_bytes(&self, part_bytes: usize) -> Range<usize> {
+        let bytes = self.rest(part_bytes).map(|range| range.len()).sum();
+        bytes..bytes + self.code_blocks(part_bytes).count() * BLOCK_BYTES
+    }
+}
+
 impl<C> Encode<C> for BlockMask {
     fn encode<W: minicbor::encode::Write>(
         &self,
@@ -99,6 +137,21 @@ mod tests {
         assert_eq!(mask.rest_bytes(GROUP_BYTES as usize), GROUP_BYTES as usize - BLOCK_BYTES);
         (0..GROUP_BLOCKS).for_each(|block| mask.insert(block));
         assert_eq!(mask.rest(GROUP_BYTES as usize).count(), 0);
+    }
+
+    /// P6: of blocks of code come the fields, of the rest all bytes; a block that is here does not come, and one that is not whole comes as it is.
+    #[test]
+    fn of_code_the_fields_come() {
+        let mask = |blocks: &[usize]| {
+            let mut mask = BlockMask::default();
+            blocks.iter().for_each(|block| mask.insert(*block));
+            mask
+        };
+        let have = Have { blocks: mask(&[0, 1]), code: mask(&[1, 2, 4]) };
+        assert_eq!(have.code_blocks(300).collect::<Vec<_>>(), [128]);
+        assert!(have.rest(300).eq(std::iter::once(192..300)));
+        assert_eq!((have.rest_bytes(300), have.rest_bytes(320)), (108..172, 64..192));
+        assert_eq!(Have::from(mask(&[0])).rest_bytes(200), 136..136);
     }
 
     #[test]

@@ -47,7 +47,16 @@ pub fn sums_of<E>(
 }
 
 fn polynomial(block: &[u8]) -> u64 {
-    block.iter().fold(0, |value: u64, byte| value.wrapping_mul(FACTOR).wrapping_add(coefficient(*byte)))
+    block.iter().fold(0, |value, byte| next(value, coefficient(*byte)))
+}
+
+fn next(value: u64, coefficient: u64) -> u64 {
+    value.wrapping_mul(FACTOR).wrapping_add(coefficient)
+}
+
+/// The sum of whatever has these coefficients in place of bytes and one.
+pub(crate) fn sum_of_coefficients(coefficients: impl Iterator<Item = u16>) -> [u8; SUM_BYTES] {
+    mix(coefficients.fold(0, |value, coefficient| next(value, coefficient.into()))).to_be_bytes()
 }
 
 fn coefficient(byte: u8) -> u64 {
@@ -75,10 +84,22 @@ impl RollingSum {
         RollingSum { value: polynomial(block), leaving }
     }
 
+    /// Begins with a block that has these coefficients in place of bytes and one.
+    pub fn of_coefficients(coefficients: &[u16]) -> RollingSum {
+        let leaving = coefficients.iter().fold(1, |power: u64, _| power.wrapping_mul(FACTOR));
+        RollingSum { value: coefficients.iter().fold(0, |value, more| next(value, (*more).into())), leaving }
+    }
+
     /// One byte on: the first byte of the block goes, `next` comes.
     pub fn roll(&mut self, first: u8, next: u8) {
-        let value = self.value.wrapping_mul(FACTOR).wrapping_add(coefficient(next));
-        self.value = value.wrapping_sub(coefficient(first).wrapping_mul(self.leaving));
+        // A byte and one.
+        self.roll_coefficient(u16::from(first) + 1, u16::from(next) + 1);
+    }
+
+    /// The same of coefficients.
+    pub fn roll_coefficient(&mut self, first: u16, coming: u16) {
+        let value = next(self.value, coming.into());
+        self.value = value.wrapping_sub(u64::from(first).wrapping_mul(self.leaving));
     }
 
     /// [`sum_of`] the block as it is now.

@@ -8,6 +8,7 @@ pub mod block_mask;
 pub mod block_sum;
 pub mod cbor;
 pub mod chunker;
+pub mod code_field;
 pub mod error;
 pub mod frame;
 pub mod hash_tree;

@@ -208,6 +208,8 @@ pub mod feature {
     pub const TREE_DELTA: &str = "tree-delta";
     /// And sums of blocks of them, and parts of which only a rest is sent: `sums` and `have` in `pull`.
     pub const TREE_RESTS: &str = "tree-rests";
+    /// And of code sums without its fields, and the fields alone.
+    pub const TREE_CODE: &str = "tree-code";
     /// Copies that were cut off go on in the destination that they made: `origin` in `tree`, and `landed`.
     pub const TREE_AGAIN: &str = "tree-again";
     /// What both ends have alike is not told: `digests` in `tree`, and the messages of digests.

@@ -78,8 +78,10 @@ fn every_message_holds() {
             "-lane",
             "-cut",
             "-pack",
+            "-code-sums",
             "-sums",
             "-masked",
+            "-code",
             "-change",
             "-sync",
             "-near",
@@ -134,7 +136,7 @@ fn grammar_and_decoder_draw_the_same_line() {
             let recipe = name == "described" && path.len() > 2;
             // How many sums, and of how many bytes, is a product.
             let sums = name == "sums" && path.len() == 4 && path[3] == 1
-                || name == "pull-sums" && path.len() == 7 && path[6] == 1;
+                || matches!(name, "pull-sums" | "pull-code-sums") && path.len() == 7 && path[6] == 1;
             // Digests of 16 bytes come whole.
             let digests = matches!(name, "digests" | "digests-owner") && path == [1, 0];
             if inline || pairs || recipe || sums || digests {

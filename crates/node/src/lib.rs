@@ -159,6 +159,7 @@ fn plain_hello() -> Hello {
         feature::TREE_LANES,
         feature::TREE_DELTA,
         feature::TREE_RESTS,
+        feature::TREE_CODE,
         feature::SYNC,
         feature::TREE_AGAIN,
         feature::TREE_DIGESTS,

@@ -8,6 +8,7 @@ use std::time::Duration;
 use dray_core::Result;
 use dray_core::block_mask::BLOCK_BYTES;
 use dray_core::block_sum::{RollingSum, SUM_BYTES, sum_of};
+use dray_core::code_field::{BEFORE_BYTES, BEHIND_BYTES, code_sum_of, coefficients};
 use dray_core::limits::{SUMS_BYTES_MAX, SUMS_COVERED_BYTES_MAX, SUMS_RUNS_MAX};
 use dray_core::message::BlockRun;
 
@@ -24,9 +25,17 @@ const SAMPLE_INTERVAL: u64 = 32 << 10;
 const SAMPLE_BYTES: u64 = 2 << 10;
 
 /// Looked for first: blocks in which nothing changed, with sums that are hardly ever wrong.
-pub(crate) const COARSE: Round = Round { block_bytes: 1024, sum_bytes: 6, is_search: true };
+pub(crate) const COARSE: Round = Round { block_bytes: 1024, sum_bytes: 6, is_search: true, is_code: false };
 /// Then what lies between two changes. Of 65,536 blocks that differ one seems not to: what it is part of is fetched again.
-pub(crate) const FINE: Round = Round { block_bytes: BLOCK_BYTES as u64, sum_bytes: 2, is_search: false };
+pub(crate) const FINE: Round =
+    Round { block_bytes: BLOCK_BYTES as u64, sum_bytes: 2, is_search: false, is_code: false };
+/// The same of code, without its fields: nearly all of a program that was built again is found by these.
+pub(crate) const COARSE_CODE: Round = Round { sum_bytes: 5, is_code: true, ..COARSE };
+pub(crate) const FINE_CODE: Round = Round { is_code: true, ..FINE };
+/// Whether what was found so has the same fields, too, and need not be sent these.
+pub(crate) const SAME_CODE: Round = Round { block_bytes: 512, ..FINE };
+/// Bytes of the older version that are searched at a time.
+const SEARCHED_BYTES: usize = 1 << 20;
 /// From a source that is faster than so many bytes a second everything is fetched: looking would take longer.
 pub(crate) const FAST_FROM: f64 = 16e6;
 /// Looking may take this share of the time that fetching what it does not find would take: an update over a slow network goes on looking
@@ -61,6 +70,8 @@ pub(crate) struct Round {
     pub(crate) sum_bytes: u8,
     /// Also at other places than the ones guessed.
     pub(crate) is_search: bool,
+    /// Of code without its fields.
+    pub(crate) is_code: bool,
 }
 
 /// Bytes of the object that the older version has not as a chunk.
@@ -100,6 +111,12 @@ impl Piece {
         let before = before.min(after.saturating_add(len.saturating_mul(LOOKED_THROUGH_TIMES)));
         let around = after.saturating_sub(AROUND_BYTES)..before.saturating_add(AROUND_BYTES);
         Piece { range, shifts: from_start.into_iter().chain(from_end).collect(), around, has_moved: false }
+    }
+
+    /// `range` where it was found, at `old`.
+    pub(crate) fn found_at(range: Range<u64>, old: u64) -> Piece {
+        let shifts = vec![old.cast_signed() - range.start.cast_signed()];
+        Piece { range, shifts, around: 0..0, has_moved: false }
     }
 
     /// What is left of it at `range`: next to what was found, it is looked for next to that.
@@ -193,12 +210,12 @@ pub(crate) fn compare(
         let (start, end) =
             (run.start * round.block_bytes, (run.start + u64::from(run.blocks)) * round.block_bytes);
         let places: Vec<Place> =
-            piece.shifts.iter().filter_map(|shift| Place::read(bytes, *shift, start, end)).collect();
+            piece.shifts.iter().filter_map(|shift| Place::read(bytes, *shift, start, end, round)).collect();
         let mut missing: Vec<(u64, &[u8])> = Vec::new();
         for number in run.start..run.start + u64::from(run.blocks) {
             let Some(sum) = sums.next() else { return };
             let at = number * round.block_bytes;
-            let place = |place: &Place| place.old_of(at, round.block_bytes, sum);
+            let place = |place: &Place| place.old_of(at, round, sum);
             match places.iter().find_map(place) {
                 Some(old) => drop(found.insert(at, (at + round.block_bytes, old))),
                 None => missing.push((at, sum)),
@@ -219,10 +236,12 @@ struct Place {
 }
 
 impl Place {
-    /// Reads the place of `start..end` of the object.
-    fn read(old: &dyn OlderBytes, shift: i64, start: u64, end: u64) -> Option<Place> {
-        let end = end.checked_add_signed(shift)?.min(old.size_bytes());
-        let start = start.cast_signed().saturating_add(shift).max(0).cast_unsigned();
+    /// Reads the place of `start..end` of the object, and of code what is around it.
+    fn read(old: &dyn OlderBytes, shift: i64, start: u64, end: u64, round: &Round) -> Option<Place> {
+        let (before, behind) =
+            if round.is_code { (BEFORE_BYTES as i64, BEHIND_BYTES as u64) } else { (0, 0) };
+        let end = end.checked_add_signed(shift)?.saturating_add(behind).min(old.size_bytes());
+        let start = start.cast_signed().saturating_add(shift).saturating_sub(before).max(0).cast_unsigned();
         // At most what one question covers.
         let mut bytes = vec![0; usize::try_from(end.checked_sub(start)?).ok()?];
         old.read_at(start, &mut bytes).ok()?;
@@ -230,11 +249,13 @@ impl Place {
     }
 
     /// Where the block at `at` of the object lies, if its sum is that of the bytes there.
-    fn old_of(&self, at: u64, block_bytes: u64, sum: &[u8]) -> Option<u64> {
+    fn old_of(&self, at: u64, round: &Round, sum: &[u8]) -> Option<u64> {
         let old = at.checked_add_signed(self.shift)?;
         let from = usize::try_from(old.checked_sub(self.start)?).ok()?;
-        let block = self.bytes.get(from..from + block_bytes as usize)?;
-        sum_of(block).starts_with(sum).then_some(old)
+        let block_bytes = round.block_bytes as usize;
+        let block = self.bytes.get(from..from + block_bytes)?;
+        let found = if round.is_code { code_sum_of(&self.bytes, from, block_bytes) } else { sum_of(block) };
+        found.starts_with(sum).then_some(old)
     }
 }
 
@@ -259,22 +280,38 @@ fn search(
         is_wanted[prefix(sum)] = true;
         wanted.entry(sum).or_default().push(*at);
     }
-    let mut rolling = RollingSum::new(&old[..block_bytes]);
-    for start in 0..=old.len() - block_bytes {
-        let sum: [u8; SUM_BYTES] = rolling.sum();
-        if is_wanted[prefix(&sum)]
-            && let Some(blocks) = wanted.remove(&sum[..usize::from(round.sum_bytes)])
-        {
-            let old_at = around.start + start as u64;
-            found.extend(blocks.into_iter().map(|at| (at, (at + round.block_bytes, old_at))));
-            if wanted.is_empty() {
-                return;
+    for from in (0..=old.len() - block_bytes).step_by(SEARCHED_BYTES) {
+        let counts = counts(&old, from, SEARCHED_BYTES + block_bytes - 1, round);
+        let mut rolling = RollingSum::of_coefficients(&counts[..block_bytes]);
+        for start in 0..=counts.len() - block_bytes {
+            let sum: [u8; SUM_BYTES] = rolling.sum();
+            if is_wanted[prefix(&sum)]
+                && let Some(blocks) = wanted.remove(&sum[..usize::from(round.sum_bytes)])
+            {
+                let old_at = around.start + (from + start) as u64;
+                found.extend(blocks.into_iter().map(|at| (at, (at + round.block_bytes, old_at))));
+                if wanted.is_empty() {
+                    return;
+                }
+            }
+            if let Some(next) = counts.get(start + block_bytes) {
+                rolling.roll_coefficient(counts[start], *next);
             }
         }
-        if let Some(next) = old.get(start + block_bytes) {
-            rolling.roll(old[start], *next);
-        }
     }
+}
+
+/// What each of the bytes of `old` from `from` on, `count` at most, counts in a sum.
+fn counts(old: &[u8], from: usize, count: usize, round: &Round) -> Vec<u16> {
+    let end = old.len().min(from + count);
+    if !round.is_code {
+        return old[from..end].iter().map(|byte| u16::from(*byte) + 1).collect();
+    }
+    let before = from.min(BEFORE_BYTES);
+    let mut counts = coefficients(&old[from - before..old.len().min(end + BEHIND_BYTES)]);
+    counts.truncate(before + end - from);
+    counts.drain(..before);
+    counts
 }
 
 /// What is left of `pieces` without what was found.

@@ -1,6 +1,7 @@
 //! The targets, one file each: what is run, what must hold, and the inputs to begin with.
 
 pub mod cbor;
+pub mod code_fields;
 pub mod delivery;
 pub mod frames;
 pub mod geometry;

@@ -217,6 +217,39 @@ fn a_program_built_again_costs_its_changed_blocks() {
     sharing.terminate().expect(0);
 }
 
+/// P6, S92: of a library of x86-64 that was built again, so that all that it calls lies elsewhere, a copy over a slow line brings little more than
+/// where that is, both ways: no block of 64 bytes of it is what it was.
+#[test]
+fn a_library_built_again_costs_its_fields() {
+    let Some(lab) = Lab::of(2).rate_mbit(20).build() else { return };
+    let (a, b) = lab.pair();
+    a.sshd();
+    b.sshd();
+    let (newer, older) = (a.directory("tree"), b.directory("older"));
+    let mut new = data::random_bytes(4 << 20, 1);
+    new[..20].copy_from_slice(b"\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x03\x00\x3e\x00");
+    let mut old = new.clone();
+    for at in (100..new.len() - 100).step_by(40) {
+        let called = (at as u32 % 977) * 16;
+        for (bytes, address) in [(&mut new, called), (&mut old, called + 0x1230)] {
+            bytes[at] = 0xe8;
+            bytes[at + 1..at + 5].copy_from_slice(&address.to_le_bytes());
+        }
+    }
+    old.splice(new.len() / 2..new.len() / 2, [7; 160]);
+    fs::write(newer.join("library.so"), &new).unwrap();
+    fs::write(older.join("library.so"), &old).unwrap();
+    let size = new.len() as u64;
+    for is_upload in [true, false] {
+        let to = b.directory(&format!("copy-{is_upload}"));
+        fs::copy(older.join("library.so"), to.join("library.so")).unwrap();
+        let bytes = cost(b, copy(a, b, is_upload, &newer.join("."), &to));
+        eprintln!("upload {is_upload}: {bytes} bytes on the wire of {size}");
+        assert_same_tree(a, &newer, &to, None);
+        assert!(bytes < size / 5, "{bytes} bytes on the wire of {size}");
+    }
+}
+
 /// Issue "kill -9 in the middle and again", for either end: the file is the older version or the newer one at every moment, nothing is
 /// left, and the next run costs what changed.
 #[test]

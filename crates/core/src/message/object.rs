@@ -315,6 +315,9 @@ pub struct BlockSums {
     /// Which blocks, at most 256 runs.
     #[n(2)]
     pub runs: Vec<BlockRun>,
+    /// The sums are those of code, without its fields: [`crate::code_field::code_sum_of`] (feature `tree-code`).
+    #[n(3)]
+    pub is_code: Option<bool>,
 }
 
 impl BlockSums {

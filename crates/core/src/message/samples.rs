@@ -487,6 +487,7 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                         block_bytes: 1024,
                         sum_bytes: 6,
                         runs: vec![BlockRun { start: 0, blocks: 2 }, BlockRun { start: 70_000, blocks: 200 }],
+                        is_code: None,
                     })),
                     ..Run::default()
                 }],
@@ -511,6 +512,47 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 settled: 52,
                 batches: 10,
                 lane: Some(2),
+                lost: None,
+                pack: None,
+            }),
+        ),
+        (
+            "pull-code",
+            Message::Pull(Pull {
+                request: 8,
+                runs: vec![Run {
+                    first: 53,
+                    count: 1,
+                    part: Some(Part { start: 1 << 16, bytes: 1 << 16 }),
+                    have: Some(Box::new(mask(&[0, 1]))),
+                    code: Some(Box::new(mask(&[9, 1023]))),
+                    ..Run::default()
+                }],
+                settled: 52,
+                batches: 10,
+                lane: Some(2),
+                lost: None,
+                pack: None,
+            }),
+        ),
+        (
+            "pull-code-sums",
+            Message::Pull(Pull {
+                request: 9,
+                runs: vec![Run {
+                    first: 53,
+                    count: 1,
+                    sums: Some(Box::new(BlockSums {
+                        block_bytes: 64,
+                        sum_bytes: 2,
+                        runs: vec![BlockRun { start: 7, blocks: 8 }],
+                        is_code: Some(true),
+                    })),
+                    ..Run::default()
+                }],
+                settled: 52,
+                batches: 10,
+                lane: None,
                 lost: None,
                 pack: None,
             }),

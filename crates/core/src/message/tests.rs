@@ -149,13 +149,14 @@ fn the_largest_pull_is_heard() {
     // Of a question for sums in each run: few runs have many blocks to tell of, as many as there may be.
     let sums = |blocks: usize| {
         let runs = vec![BlockRun { start: 1 << 40, blocks: 1 }; blocks];
-        let sums = Some(Box::new(BlockSums { block_bytes: 64, sum_bytes: 2, runs }));
+        let sums = Some(Box::new(BlockSums { block_bytes: 64, sum_bytes: 2, runs, is_code: Some(true) }));
         Run { first: 1 << 40, count: 1, sums, ..Run::default() }
     };
     let mut have = BlockMask::default();
     have.insert(GROUP_BLOCKS - 1);
     let part = Some(Part { start: 1 << 40, bytes: GROUP_BYTES });
     let rest = Run { first: 1 << 40, count: 1, part, have: Some(Box::new(have)), ..Run::default() };
+    let code = Run { code: Some(Box::new(have)), ..rest.clone() };
     let unmarked = Run { have: None, ..rest.clone() };
     let beside =
         |some: Vec<Run>, run: &Run, max: usize| [&some[..], &vec![run.clone(); max - some.len()]].concat();
@@ -165,6 +166,7 @@ fn the_largest_pull_is_heard() {
         beside(vec![sums(TREE_PULL_BLOCK_RUNS_MAX / 64); 64], &cut, TREE_CUTS_MAX),
         vec![sums(TREE_PULL_BLOCK_RUNS_MAX / TREE_CUTS_MAX); TREE_CUTS_MAX],
         beside(vec![rest.clone(); TREE_PULL_RESTS_MAX], &unmarked, TREE_PULL_RUNS_MAX),
+        beside(vec![code; TREE_PULL_RESTS_MAX / 2], &unmarked, TREE_PULL_RUNS_MAX),
     ] {
         let (lane, lost) = (Some(u32::MAX), Some(u32::MAX));
         let pull = Pull {
@@ -186,7 +188,7 @@ fn the_largest_pull_is_heard() {
 #[test]
 fn questions_for_sums_of_files_are_bounded() {
     let is_taken = |block_bytes, sum_bytes, runs: Vec<BlockRun>| {
-        let sums = Some(Box::new(BlockSums { block_bytes, sum_bytes, runs }));
+        let sums = Some(Box::new(BlockSums { block_bytes, sum_bytes, runs, is_code: None }));
         let runs = vec![Run { first: 1, count: 1, sums, ..Run::default() }];
         let pull = Pull { request: 1, runs, settled: 0, batches: 32, lane: None, lost: None, pack: None };
         Message::from_bytes(&Message::Pull(pull).to_bytes()).is_ok()

@@ -12,7 +12,7 @@ use crate::limits::{
 };
 
 use super::{BlockSums, CopyRole, Listed, SyncWish};
-use crate::block_mask::BlockMask;
+use crate::block_mask::{BlockMask, Have};
 use crate::tree::cut_profile;
 
 /// First message of a tree copy after the hellos: what the near end wants the far end to do.
@@ -183,6 +183,23 @@ pub struct Run {
     /// Of the part, which has 64 KiB at most, the receiver has these blocks: only the others come.
     #[n(6)]
     pub have: Option<Box<BlockMask>>,
+    /// And of these, all but the fields of code: only those come, behind everything else (feature `tree-code`).
+    #[n(7)]
+    pub code: Option<Box<BlockMask>>,
+}
+
+impl Run {
+    /// What the receiver has of the part.
+    pub fn has(&self) -> Option<Have> {
+        let blocks = *self.have.as_deref()?;
+        Some(Have { blocks, code: self.code.as_deref().copied().unwrap_or_default() })
+    }
+
+    /// Says what the receiver has of the part.
+    pub fn with(self, have: &Have) -> Run {
+        let code = (!have.code.is_empty()).then(|| Box::new(have.code));
+        Run { have: Some(Box::new(have.blocks)), code, ..self }
+    }
 }
 
 /// Bytes in a row of one file.

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use dray_core::block_mask::BlockMask;
+use dray_core::block_mask::Have;
 use dray_core::message::{BlockSums, Part, Run};
 use dray_core::{Error, ErrorKind};
 
@@ -36,7 +36,7 @@ pub struct Owed {
     /// Not its bytes, but sums of these blocks.
     pub sums: Option<Arc<BlockSums>>,
     /// What the receiver has of the part.
-    pub have: Option<Arc<BlockMask>>,
+    pub have: Option<Arc<Have>>,
     /// The request ends with it.
     pub is_last: bool,
 }
@@ -54,7 +54,7 @@ impl Owed {
             .flat_map(|run| {
                 let known = run.known.map(|hash| *hash);
                 let sums = run.sums.as_deref().cloned().map(Arc::new);
-                let have = run.have.as_deref().copied().map(Arc::new);
+                let have = run.has().map(Arc::new);
                 let owed = move |number| Owed {
                     request,
                     number,

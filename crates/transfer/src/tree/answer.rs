@@ -1,6 +1,6 @@
 //! What leaves when a content is asked for, over the channel of the copy or a direct connection: its records, or why it cannot be had.
 
-use dray_core::block_mask::BlockMask;
+use dray_core::block_mask::Have;
 use dray_core::limits::TREE_RECORD_BYTES_MAX;
 use dray_core::message::{Fault, Part};
 use dray_core::tree::{RECORD_HEAD_BYTES, Record};
@@ -40,12 +40,7 @@ pub trait TreeFile: Send + Sync {
     }
 
     /// Sends what the receiver has not of the part that is asked for, and its end.
-    fn send_rest(
-        &self,
-        _part: &Part,
-        _have: &BlockMask,
-        _sink: &mut dyn RecordSink,
-    ) -> Result<(), SendError> {
+    fn send_rest(&self, _part: &Part, _have: &Have, _sink: &mut dyn RecordSink) -> Result<(), SendError> {
         Err(SendError::File(Error::new(ErrorKind::Unsupported, "it is not sent in part")))
     }
 

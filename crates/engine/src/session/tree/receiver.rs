@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use dray_core::Result;
-use dray_core::block_mask::BlockMask;
+use dray_core::block_mask::Have;
 use dray_core::limits::{
     TREE_BATCHES_MAX, TREE_CUT_PULLS_MAX, TREE_CUTS_MAX, TREE_PART_BYTES, TREE_PARTS_MAX,
     TREE_PULL_BLOCK_RUNS_MAX, TREE_PULL_RESTS_MAX, TREE_PULL_RUNS_MAX, TREE_WANTED_MAX,
@@ -47,13 +47,29 @@ enum Shape {
     },
 }
 
-/// A part of a content, of 64 KiB at most, and which of its blocks need not come.
-pub type Rest = (Part, Arc<BlockMask>);
+/// A part of a content, of 64 KiB at most, and what of its blocks need not come.
+pub type Rest = (Part, Arc<Have>);
 
-/// Bytes of a part that come.
-fn rest_bytes(part: &Part, have: Option<&BlockMask>) -> u64 {
+/// Masks that a message has for it.
+fn masks((_, have): &Rest) -> usize {
+    1 + usize::from(!have.code.is_empty())
+}
+
+/// Of a block of code of which only fields come, so many bytes are expected.
+const FIELDS_PART: u64 = 5;
+
+/// Bytes of a part that come, as far as that is known.
+fn rest_bytes(part: &Part, have: Option<&Have>) -> u64 {
+    let Some(have) = have else { return part.bytes };
+    let bytes = come_bytes(part, have);
+    bytes.start + (bytes.end - bytes.start) / FIELDS_PART
+}
+
+/// Bytes of the rest of a part that may come. Only of code it is not known how many they are.
+fn come_bytes(part: &Part, have: &Have) -> std::ops::Range<u64> {
     // A part with a mask is no longer than one reaches.
-    have.map_or(part.bytes, |have| have.rest_bytes(usize::try_from(part.bytes).unwrap_or(usize::MAX)) as u64)
+    let bytes = have.rest_bytes(usize::try_from(part.bytes).unwrap_or(usize::MAX));
+    bytes.start as u64..bytes.end as u64
 }
 
 /// A cut that is to be asked for, or sums.
@@ -91,7 +107,7 @@ pub struct Wanted {
     /// Not its bytes, but so many bytes of sums.
     pub sums: Option<u64>,
     /// What of the part need not come.
-    pub have: Option<Arc<BlockMask>>,
+    pub have: Option<Arc<Have>>,
     /// It counts no more ([`TreeReceiver::void`]), and is to be passed over.
     pub is_void: bool,
     /// What its chunks and holes came to, and how many they are; or what came of sums, or of a rest.
@@ -137,10 +153,10 @@ impl Wanted {
     }
 
     /// Holds the next record to the rest of a part.
-    fn check_rest(&mut self, record: &Record<'_>, all: u64) -> Result<()> {
+    fn check_rest(&mut self, record: &Record<'_>, all: &std::ops::Range<u64>) -> Result<()> {
         match record {
-            Record::Bytes(bytes) => self.came_of(bytes.len(), all),
-            Record::Done(_) if self.came != all => Err(protocol("sender ended a part before its end")),
+            Record::Bytes(bytes) => self.came_of(bytes.len(), all.end),
+            Record::Done(_) if self.came < all.start => Err(protocol("sender ended a part before its end")),
             Record::Done(_) | Record::Failed(_) => Ok(()),
             _ => Err(protocol("sender sent something else than the rest of a part")),
         }
@@ -151,8 +167,9 @@ impl Wanted {
         if let Some(all) = self.sums {
             return self.check_sums(record, all);
         }
-        if let Some(part) = self.part.filter(|_| self.have.is_some()) {
-            return self.check_rest(record, rest_bytes(&part, self.have.as_deref()));
+        if let (Some(part), Some(have)) = (self.part, &self.have) {
+            let all = come_bytes(&part, have);
+            return self.check_rest(record, &all);
         }
         let Some((average_bytes, part)) = self.cut.zip(self.part) else {
             return match record {
@@ -552,8 +569,11 @@ impl TreeReceiver {
             _ => (None, None),
         };
         let known_to_tell = known.map(Into::into);
-        let mask = have.as_deref().copied().map(Box::new);
-        let run = Run { first: number, count: 1, known: known_to_tell, part, have: mask, ..Run::default() };
+        let run = Run { first: number, count: 1, known: known_to_tell, part, ..Run::default() };
+        let run = match have.as_deref() {
+            Some(have) => run.with(have),
+            None => run,
+        };
         let weight = weight(bytes, known.is_some());
         Some((vec![run], vec![Wanted { have, ..Wanted::new(number, part, bytes, weight) }]))
     }
@@ -591,13 +611,13 @@ impl TreeReceiver {
             let (part, bytes) = match &mut wish.shape {
                 Shape::Whole => (None, wish.bytes),
                 Shape::Part(part) => (Some(*part), part.bytes),
-                Shape::Rests(_) if rests == TREE_PULL_RESTS_MAX => break,
+                Shape::Rests(parts) if rests + parts.front().map_or(0, masks) > TREE_PULL_RESTS_MAX => break,
                 Shape::Rests(parts) => {
                     let part = parts.front().map(|(part, mask)| {
                         have = Some(mask.clone());
                         *part
                     });
-                    rests += 1;
+                    rests += parts.front().map_or(0, masks);
                     (part, part.map_or(0, |part| rest_bytes(&part, have.as_deref())))
                 }
                 Shape::These { parts, part_bytes } => {
@@ -612,9 +632,12 @@ impl TreeReceiver {
             if let Some(run) = runs.last_mut().filter(|run| is_next(run)) {
                 run.count += 1;
             } else if runs.len() < TREE_PULL_RUNS_MAX {
-                let mask = have.as_deref().copied().map(Box::new);
                 let known = known.map(Into::into);
-                runs.push(Run { first: number, count: 1, known, part, have: mask, ..Run::default() });
+                let run = Run { first: number, count: 1, known, part, ..Run::default() };
+                runs.push(match have.as_deref() {
+                    Some(have) => run.with(have),
+                    None => run,
+                });
             } else {
                 break;
             }

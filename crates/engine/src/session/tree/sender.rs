@@ -274,14 +274,19 @@ fn is_question(run: &Run) -> bool {
 
 /// Sums are of one entry's blocks, and name them.
 fn are_sums_alone(run: &Run) -> bool {
-    let has_else = run.known.is_some() || run.part.is_some() || run.cut.is_some() || run.have.is_some();
+    let has_else = run.known.is_some()
+        || run.part.is_some()
+        || run.cut.is_some()
+        || run.have.is_some()
+        || run.code.is_some();
     run.sums.is_none() || (run.count == 1 && !has_else)
 }
 
 /// What the receiver has of a part is told of as much as a mask reaches over.
 fn is_rest(run: &Run) -> bool {
     let is_short = run.part.is_some_and(|part| part.bytes <= GROUP_BYTES);
-    run.have.is_none() || (is_short && run.cut.is_none() && run.known.is_none())
+    let is_alone = run.have.is_none() || (is_short && run.cut.is_none() && run.known.is_none());
+    is_alone && (run.code.is_none() || run.have.is_some())
 }
 
 /// What is found of a cut is remembered until all of it is.

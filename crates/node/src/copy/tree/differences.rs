@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use dray_core::block_mask::BlockMask;
+use dray_core::block_mask::Have;
 use dray_core::message::{Entries, Part, TreeDone};
 use dray_core::tree::{ChunkHint, Entry, Finished, Kind, Metadata, Name, Record, cut_profile, encode_chunks};
 use dray_core::{Error, ErrorKind, Result};
@@ -564,7 +564,7 @@ impl TreeFile for WrittenTo {
         self.file.send(known, part, sink)
     }
 
-    fn send_rest(&self, part: &Part, have: &BlockMask, sink: &mut dyn RecordSink) -> Result<(), SendError> {
+    fn send_rest(&self, part: &Part, have: &Have, sink: &mut dyn RecordSink) -> Result<(), SendError> {
         if !self.is_written.swap(true, Ordering::AcqRel) {
             write_anew(&self.path, &self.bytes);
         }

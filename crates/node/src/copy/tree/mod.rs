@@ -217,6 +217,7 @@ pub(in crate::copy) struct Knows {
     lanes: bool,
     deltas: bool,
     rests: bool,
+    code: bool,
     again: bool,
     digests: bool,
     packs: bool,
@@ -230,6 +231,7 @@ impl Knows {
             lanes: knows(feature::TREE_LANES),
             deltas: knows(feature::TREE_DELTA),
             rests: knows(feature::TREE_RESTS),
+            code: knows(feature::TREE_CODE),
             again: knows(feature::TREE_AGAIN),
             digests: knows(feature::TREE_DIGESTS),
             packs: knows(feature::PACKED_TREE),
@@ -651,7 +653,9 @@ mod tests {
         hello.features.push(feature::TREE_DELTA.into());
         assert!(Knows::of(&hello).deltas && !Knows::of(&hello).rests);
         hello.features.push(feature::TREE_RESTS.into());
-        assert!(Knows::of(&hello).rests);
+        assert!(Knows::of(&hello).rests && !Knows::of(&hello).code);
+        hello.features.push(feature::TREE_CODE.into());
+        assert!(Knows::of(&hello).code);
         assert!(!Knows::of(&hello).packs);
         // Of objects that one packs, and of trees it does not.
         hello.features.push(feature::PACKED.into());

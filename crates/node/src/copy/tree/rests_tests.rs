@@ -8,8 +8,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, UNIX_EPOCH};
 
-use dray_core::block_mask::{BlockMask, GROUP_BLOCKS};
+use dray_core::block_mask::{BLOCK_BYTES, BlockMask, GROUP_BLOCKS, Have};
 use dray_core::block_sum::sum_of;
+use dray_core::code_field::{CodeFields, code_sum_of};
 use dray_core::frame::FrameKind;
 use dray_core::limits::GROUP_BYTES;
 use dray_core::message::{BlockRun, BlockSums, Fault, Part, Run, TreeDone};
@@ -83,7 +84,12 @@ impl Duplex for Counted {
 
 /// Copies what `source` tells to where the older versions lie, with sums of blocks over a slow pipe, or without: what the receiver says, and the
 /// bytes that crossed the pipe.
-fn copied_from(trees: &Trees, mut source: impl TreeSource, has_rests: bool) -> (TreeDone, u64) {
+fn copied_from(
+    trees: &Trees,
+    mut source: impl TreeSource,
+    has_rests: bool,
+    has_code: bool,
+) -> (TreeDone, u64) {
     let (near, far) = channels(65_536);
     let bytes = Arc::<AtomicU64>::default();
     // Over a fast one nobody looks for long.
@@ -96,7 +102,7 @@ fn copied_from(trees: &Trees, mut source: impl TreeSource, has_rests: bool) -> (
         let make = || {
             let landing = Landing::resolve(&to, &[b"tree".to_vec()], false)?;
             let writing = Writing::new(TreeWriter::new(landing, keeping()), 1, false, &|_| {});
-            Ok(writing.with_deltas(true).with_rests(has_rests))
+            Ok(writing.with_deltas(true).with_rests(has_rests).with_code(has_code))
         };
         let taken = take(&mut far, Vec::new(), make, None, &mut |_| Ok(()), PATIENCE).unwrap();
         drop(far);
@@ -125,13 +131,52 @@ fn built_again(len: usize, seed: u8) -> (Vec<u8>, Vec<u8>) {
 
 /// The files in `trees`, copied with sums and without: what the receiver said, and what crossed the pipe.
 fn both_ways(files: &[(String, Vec<u8>, Vec<u8>)]) -> [(TreeDone, u64); 2] {
-    [true, false].map(|has_rests| {
-        let trees = Trees::new();
-        files.iter().for_each(|(name, older, newer)| trees.file(name, older, newer));
-        let copied = copied_from(&trees, walk(&trees), has_rests);
-        files.iter().for_each(|(name, ..)| trees.assert_same(name));
-        copied
-    })
+    [true, false].map(|has_rests| copied(files, has_rests, has_rests))
+}
+
+fn copied(files: &[(String, Vec<u8>, Vec<u8>)], has_rests: bool, has_code: bool) -> (TreeDone, u64) {
+    let trees = Trees::new();
+    files.iter().for_each(|(name, older, newer)| trees.file(name, older, newer));
+    let copied = copied_from(&trees, walk(&trees), has_rests, has_code);
+    files.iter().for_each(|(name, ..)| trees.assert_same(name));
+    copied
+}
+
+/// A program of x86-64, and the same built again: it calls something each two dozen bytes, all of which moved, and in the middle 160 bytes were
+/// put in; a tenth of it has no code.
+fn code_built_again(len: usize, seed: u8) -> (Vec<u8>, Vec<u8>) {
+    let mut older = noise(len, seed);
+    older[..20].copy_from_slice(b"\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x03\x00\x3e\x00");
+    let mut newer = older.clone();
+    for (number, at) in (64..len - len / 10).step_by(24).enumerate() {
+        let field = (number * 7 % 1000 * 16) as u32;
+        older[at] = 0xe8;
+        newer[at] = 0xe8;
+        older[at + 1..at + 5].copy_from_slice(&field.to_le_bytes());
+        newer[at + 1..at + 5].copy_from_slice(&(field + 0x1230).to_le_bytes());
+    }
+    newer.splice(len / 2..len / 2, noise(160, seed + 1));
+    (older, newer)
+}
+
+/// P6, S92: of a program in which every block has an address that changed, these addresses come: less than a third of it with all that is said about
+/// it, where without sums of code nearly all of it does. What is no program is looked at as ever.
+#[test]
+fn of_code_built_again_its_fields_come() {
+    let (older, newer) = code_built_again(2 * MIB, 1);
+    let len = newer.len() as u64;
+    let files = [("library.so".to_owned(), older.clone(), newer.clone())];
+    let (fields, with) = copied(&files, true, true);
+    assert_eq!((fields.files, fields.failed), (1, 0));
+    assert!(fields.bytes < len / 4 && with < len / 3, "{} bytes came, {with} crossed of {len}", fields.bytes);
+    let (blocks, without) = copied(&files, true, false);
+    assert!(blocks.bytes > len / 10 * 8, "{} bytes came, {without} crossed of {len}", blocks.bytes);
+    let other = |mut bytes: Vec<u8>| {
+        bytes[18] = 0xb7;
+        bytes
+    };
+    let (blocks, _) = copied(&[("of another machine".into(), other(older), other(newer))], true, true);
+    assert!(blocks.bytes > len / 10 * 8, "{} bytes came", blocks.bytes);
 }
 
 /// P6, S92: of a program that was built again the blocks that changed come, far less than half of it with all that is said about it; without
@@ -178,7 +223,7 @@ fn a_file_that_changes_after_its_sums_comes_whole() {
     let trees = Trees::new();
     trees.file("file", &older, &newer);
     let source = WrittenToWalk { walk: walk(&trees), path: trees.newer("file"), bytes: newest.clone() };
-    let (done, _) = copied_from(&trees, source, true);
+    let (done, _) = copied_from(&trees, source, true, true);
     assert_eq!((done.files, done.failed), (1, 0));
     assert!(fs::read(trees.older("file")).unwrap() == newest);
 }
@@ -211,6 +256,10 @@ enum Lie {
     /// It sends no more rests, also where some of one came.
     RestsRefused,
     RestCutShort,
+    /// The fields of code are others, or too few, or more than there are.
+    WrongFields,
+    FewFields,
+    ManyFields,
 }
 
 /// What was asked of a liar.
@@ -219,6 +268,8 @@ struct Asked {
     cuts: usize,
     sums: usize,
     rests: usize,
+    /// Bytes of fields of code.
+    field_bytes: usize,
     /// Bytes of parts that were asked for as a whole.
     part_bytes: u64,
     /// The file was asked for as a whole.
@@ -247,7 +298,9 @@ impl Liar<'_> {
             let start = run.start as usize * len;
             for block in 0..run.blocks as usize {
                 let at = (start + block * len).min(told.len() - len);
-                sums.extend(&sum_of(&told[at..at + len])[..usize::from(asked.sum_bytes)]);
+                let is_code = asked.is_code == Some(true);
+                let sum = if is_code { code_sum_of(told, at, len) } else { sum_of(&told[at..at + len]) };
+                sums.extend(&sum[..usize::from(asked.sum_bytes)]);
             }
         }
         let fail = |peer: &mut Peer, kind| {
@@ -268,7 +321,7 @@ impl Liar<'_> {
         self.end(peer, request, Finished { mtime_s, ..finished });
     }
 
-    fn send_rest(&mut self, peer: &mut Peer, request: u32, part: &Part, have: &BlockMask) {
+    fn send_rest(&mut self, peer: &mut Peer, request: u32, part: &Part, have: &Have) {
         self.asked.rests += 1;
         assert!(part.bytes <= GROUP_BYTES);
         let bytes = &self.newer[part.start as usize..part.end() as usize];
@@ -277,7 +330,16 @@ impl Liar<'_> {
             let fault = Fault::from_error(None, &Error::new(kind, "no"));
             peer.records(request, &[Record::Failed(fault)]);
         };
+        let plain = rest.len();
+        for start in have.code_blocks(bytes.len()) {
+            let at = part.start as usize + start;
+            CodeFields::of(self.newer, at).take(&bytes[start..start + BLOCK_BYTES], at as u64, &mut rest);
+        }
+        self.asked.field_bytes += rest.len() - plain;
         match self.lie {
+            Lie::WrongFields => rest[plain..].iter_mut().for_each(|byte| *byte ^= 1),
+            Lie::FewFields => rest.truncate(plain + (rest.len() - plain) / 2),
+            Lie::ManyFields if rest.len() > plain => rest.push(0),
             Lie::ShortRest => drop(rest.pop()),
             Lie::LongRest => rest.push(0),
             Lie::HoleInRest => return peer.records(request, &[Record::Hole(64)]),
@@ -304,7 +366,10 @@ impl Liar<'_> {
             return self.tell_sums(peer, request, sums);
         }
         match (run.part, &run.have) {
-            (Some(part), Some(have)) => return self.send_rest(peer, request, &part, have),
+            (Some(part), Some(_)) => {
+                let have = run.has().unwrap_or_default();
+                return self.send_rest(peer, request, &part, &have);
+            }
             (Some(part), None) if run.cut.is_none() => {
                 self.asked.part_bytes += part.bytes;
                 if self.lie == Lie::HashForEver {
@@ -346,7 +411,7 @@ fn lied(lie: Lie, older: &[u8], newer: &[u8], is_discreet: bool) -> (Result<Tree
         let make = || {
             let landing = Landing::resolve(place.path(), &[b"tree".to_vec()], false)?;
             let writing = Writing::new(TreeWriter::new(landing, keeping()), 1, false, &|_| {});
-            let writing = writing.with_deltas(true).with_rests(true);
+            let writing = writing.with_deltas(true).with_rests(true).with_code(true);
             Ok(if is_discreet { writing.discreet() } else { writing })
         };
         let taken = take(&mut far, Vec::new(), make, None, &mut |_| Ok(()), PATIENCE);
@@ -418,6 +483,39 @@ fn a_lie_about_blocks_costs_bytes_alone() {
     }
 }
 
+/// The same of fields of code: each part whose fields are not those of the file comes once more, as a whole.
+#[test]
+fn a_lie_about_code_costs_bytes_alone() {
+    let (older, newer) = code_built_again(300_000, 1);
+    let len = newer.len() as u64;
+    for lie in [
+        Lie::Nothing,
+        Lie::WrongFields,
+        Lie::FewFields,
+        Lie::ManyFields,
+        Lie::WrongSums,
+        Lie::NoSums,
+        Lie::HashOnce,
+    ] {
+        let (done, found, asked) = lied(lie, &older, &newer, false);
+        let done = done.unwrap();
+        assert_eq!((done.files, done.failed, asked.whole), (1, 0, 0), "{lie:?}");
+        assert!(found == newer, "{lie:?}: wrong bytes");
+        match lie {
+            Lie::Nothing => assert!(asked.part_bytes == 0 && asked.field_bytes > 10_000),
+            // Fine chunks, which are asked for then, are here where there is no code.
+            Lie::NoSums => assert!(asked.rests == 0 && asked.part_bytes > len / 10 * 8),
+            Lie::HashOnce => assert!((1..=GROUP_BYTES).contains(&asked.part_bytes)),
+            // A byte more than there are fields is passed over: the hash is right.
+            Lie::ManyFields => assert!(asked.part_bytes == 0 && asked.field_bytes > 10_000),
+            Lie::WrongSums => assert!(asked.part_bytes > len / 2),
+            _ => assert!(asked.part_bytes > len / 2 && asked.field_bytes > 10_000, "{lie:?}"),
+        }
+    }
+    let (done, found, asked) = lied(Lie::Nothing, &older, &newer, true);
+    assert!(done.is_ok() && found == newer && asked.sums == 0 && asked.field_bytes == 0, "to a stranger");
+}
+
 /// Design 17: an answer that cannot be one ends the copy, and leaves the older version.
 #[test]
 fn impossible_sums_and_rests_end_the_copy() {
@@ -479,13 +577,13 @@ fn a_sender_tells_sums_and_rests() {
     let mut have = BlockMask::default();
     [0, 1, 5].into_iter().for_each(|block| have.insert(block));
     let mut told = Told::default();
-    file.send_rest(&Part { start: 100, bytes: 10_000 }, &have, &mut told).unwrap();
+    file.send_rest(&Part { start: 100, bytes: 10_000 }, &have.into(), &mut told).unwrap();
     assert!(told.bytes == [&bytes[228..420], &bytes[484..10_100]].concat());
     let end = told.end.unwrap();
     assert_eq!((end.size_bytes, end.hash), (200_000, *blake3::hash(&bytes[100..10_100]).as_bytes()));
     let sums = |block_bytes: u32, runs: &[(u64, u32)]| {
         let runs = runs.iter().map(|&(start, blocks)| BlockRun { start, blocks }).collect();
-        let sums = Some(Arc::new(BlockSums { block_bytes, sum_bytes: 6, runs }));
+        let sums = Some(Arc::new(BlockSums { block_bytes, sum_bytes: 6, runs, is_code: None }));
         let owed = Owed { request: 1, number: 1, sums, is_last: true, ..Owed::default() };
         let mut told = Told::default();
         file.cut(&owed, &mut told).map(|()| told)
@@ -507,7 +605,7 @@ fn a_sender_tells_sums_and_rests() {
     assert_eq!(failed(sums(1024, &[(0, 20)])), ErrorKind::Refused);
     let rest = |have: &BlockMask| {
         let mut told = Told::default();
-        file.send_rest(&Part { start: 0, bytes: GROUP_BYTES }, have, &mut told).map(|()| told)
+        file.send_rest(&Part { start: 0, bytes: GROUP_BYTES }, &(*have).into(), &mut told).map(|()| told)
     };
     let mut all = BlockMask::default();
     (0..GROUP_BLOCKS).for_each(|block| all.insert(block));

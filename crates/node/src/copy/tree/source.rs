@@ -9,8 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use dray_core::block_mask::BlockMask;
+use dray_core::block_mask::{BLOCK_BYTES, Have};
 use dray_core::block_sum::sums_of;
+use dray_core::code_field::{BEFORE_BYTES, BEHIND_BYTES, CodeFields, code_sums_of};
 use dray_core::hash_tree::ContentHasher;
 use dray_core::limits::{
     GROUP_BYTES, PATH_BYTES_MAX, TREE_BATCH_ITEMS_MAX, TREE_CUT_TIMES_MAX, TREE_DIGEST_BYTES,
@@ -315,20 +316,28 @@ impl TreeFile for Sending {
         Err(SendError::File(Error::new(ErrorKind::Changed, what).advise("copy it when nobody writes to it")))
     }
 
-    fn send_rest(&self, part: &Part, have: &BlockMask, sink: &mut dyn RecordSink) -> Result<(), SendError> {
+    fn send_rest(&self, part: &Part, have: &Have, sink: &mut dyn RecordSink) -> Result<(), SendError> {
         self.check_stop()?;
         sink.work()?;
         let open = self.open_as_seen(part)?;
-        // Of 64 KiB at most, as was checked when it was asked for.
-        let mut bytes = vec![0; usize::try_from(part.bytes.min(GROUP_BYTES)).unwrap_or(0)];
-        self.rests.take((bytes.len() - have.rest_bytes(bytes.len())) as u64, open.size_bytes)?;
-        read_exact_at(&open, &mut bytes, part.start)?;
+        // Of 64 KiB at most, as was checked when it was asked for; and what is around it, by which fields of code are known.
+        let len = usize::try_from(part.bytes.min(GROUP_BYTES)).unwrap_or(0);
+        self.rests.take((len - have.rest_bytes(len).start) as u64, open.size_bytes)?;
+        let before = usize::try_from(part.start.min(BEFORE_BYTES as u64)).unwrap_or(0);
+        let behind = (open.size_bytes - part.end()).min(BEHIND_BYTES as u64);
+        let mut all = vec![0; before + len + usize::try_from(behind).unwrap_or(0)];
+        read_exact_at(&open, &mut all, part.start - before as u64)?;
         if !open.is_unchanged()? {
             return Err(changed());
         }
+        let bytes = &all[before..before + len];
         let mut hasher = ContentHasher::new();
-        hasher.update(&bytes);
-        let rest: Vec<u8> = have.rest(bytes.len()).flat_map(|range| bytes[range].iter().copied()).collect();
+        hasher.update(bytes);
+        let mut rest: Vec<u8> = have.rest(len).flat_map(|range| bytes[range].iter().copied()).collect();
+        for start in have.code_blocks(len) {
+            let block = &bytes[start..start + BLOCK_BYTES];
+            CodeFields::of(&all, before + start).take(block, part.start + start as u64, &mut rest);
+        }
         let mut left = &rest[..];
         while !left.is_empty() {
             let sent = sink.bytes(left.len(), &mut |out| {
@@ -478,11 +487,16 @@ impl Sending {
     fn tell_sums(&self, asked: &BlockSums, sink: &mut dyn RecordSink) -> Result<(), SendError> {
         let open = self.open_if(|open| asked.is_within(open.size_bytes))?;
         self.summed.take(asked.covered_bytes(), open.size_bytes)?;
-        let sums = sums_of(&asked.runs, asked.block_bytes, asked.sum_bytes, |at, bytes| {
+        let read = |at, bytes: &mut [u8]| {
             self.check_stop()?;
             sink.work()?;
             read_exact_at(&open, bytes, at)
-        })?;
+        };
+        let (runs, block_bytes, sum_bytes) = (&asked.runs, asked.block_bytes, asked.sum_bytes);
+        let sums = match asked.is_code {
+            Some(true) => code_sums_of(runs, block_bytes, sum_bytes, open.size_bytes, read)?,
+            _ => sums_of(runs, block_bytes, sum_bytes, read)?,
+        };
         if !open.is_unchanged()? {
             return Err(changed());
         }

@@ -2,14 +2,19 @@
 
 use std::sync::Arc;
 
-use dray_core::block_mask::BlockMask;
+use dray_core::block_mask::{BlockMask, Have};
 use dray_core::limits::{GROUP_BYTES, TREE_PULL_BLOCK_RUNS_MAX, TREE_PULL_RESTS_MAX};
 use dray_core::message::{BlockRun, BlockSums};
 
 use super::*;
 
 fn sums(runs: usize, blocks: u32) -> BlockSums {
-    BlockSums { block_bytes: 64, sum_bytes: 2, runs: vec![BlockRun { start: 0, blocks }; runs] }
+    BlockSums {
+        block_bytes: 64,
+        sum_bytes: 2,
+        runs: vec![BlockRun { start: 0, blocks }; runs],
+        is_code: None,
+    }
 }
 
 fn end() -> Record<'static> {
@@ -20,7 +25,7 @@ fn end() -> Record<'static> {
 fn rest(start: u64) -> Rest {
     let mut have = BlockMask::default();
     (100..1024).for_each(|block| have.insert(block));
-    (Part { start, bytes: GROUP_BYTES }, Arc::new(have))
+    (Part { start, bytes: GROUP_BYTES }, Arc::new(have.into()))
 }
 
 const REST_BYTES: u64 = 6400;
@@ -119,6 +124,31 @@ fn a_rest_is_what_is_missing() {
     }
 }
 
+/// Design 17, P6: of blocks of code as many bytes come as their fields have, which nobody knows before: none at least, and all of them at most. A mask
+/// more counts for a mask.
+#[test]
+fn of_code_no_more_comes_than_there_is() {
+    let (part, have) = rest(0);
+    let mut code = BlockMask::default();
+    (0..10).for_each(|block| code.insert(block));
+    let rest = || (part, Arc::new(Have { code, ..*have }));
+    let least = REST_BYTES as usize - 640;
+    for (bytes, is_ok) in
+        [(least - 1, false), (least, true), (least + 300, true), (least + 640, true), (least + 641, false)]
+    {
+        let mut receiver = told(2);
+        receiver.want_rests(1, [rest()].into());
+        let pull = receiver.pull(None, u64::MAX, 0, Some(0)).unwrap();
+        assert_eq!(pull.runs[0].has(), Some(*rest().1));
+        let result = taken(&mut receiver, None, pull.request, &[Record::Bytes(&vec![7; bytes]), end()]);
+        assert_eq!(result.is_ok(), is_ok, "{bytes} bytes");
+    }
+    let mut receiver = told(2);
+    receiver.want_rests(1, (0..TREE_PULL_RESTS_MAX).map(|_| rest()).collect());
+    let pull = receiver.pull(None, u64::MAX, 0, Some(0)).unwrap();
+    assert_eq!(pull.runs.len(), TREE_PULL_RESTS_MAX / 2);
+}
+
 /// S10: a rest that was lost with its path is asked for as it was, among others and by itself; one that came wrong as a whole part, first.
 #[test]
 fn a_lost_rest_is_asked_for_again() {
@@ -142,7 +172,8 @@ fn a_lost_rest_is_asked_for_again() {
 #[test]
 fn sums_and_rests_that_break_the_rules_are_refused() {
     let (part, have) = rest(0);
-    let have = Some(Box::new(*have));
+    let have = Some(Box::new(have.blocks));
+    let code = have.clone();
     let run = Run { first: 1, count: 1, ..Run::default() };
     let asked = Run { sums: Some(Box::new(sums(1, 1))), ..run.clone() };
     let masked = Run { part: Some(part), have: have.clone(), ..run.clone() };
@@ -161,7 +192,9 @@ fn sums_and_rests_that_break_the_rules_are_refused() {
         (vec![Run { part: Some(part), cut: Some(4096), ..asked.clone() }], None),
         (vec![Run { have: have.clone(), ..asked.clone() }], None),
         (vec![Run { first: 100, ..asked.clone() }], None),
-        (vec![Run { have, ..run }], None),
+        (vec![Run { code: code.clone(), ..asked.clone() }], None),
+        (vec![Run { have, ..run.clone() }], None),
+        (vec![Run { part: Some(part), code: code.clone(), ..run }], None),
         (vec![Run { part: long, ..masked.clone() }], None),
         (vec![Run { cut: Some(4096), ..masked.clone() }], None),
         (vec![Run { known: Some([1; 32].into()), ..masked.clone() }], None),
@@ -177,4 +210,5 @@ fn sums_and_rests_that_break_the_rules_are_refused() {
     assert_eq!(handle(&[asked.clone(), cut(1, Some(whole(5)), None), asked], None), Ok(()));
     assert_eq!(handle(std::slice::from_ref(&masked), Some(1)), Ok(()));
     assert_eq!(handle(std::slice::from_ref(&masked), None), Ok(()));
+    assert_eq!(handle(&[Run { code, ..masked }], None), Ok(()));
 }

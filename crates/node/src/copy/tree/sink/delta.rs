@@ -336,8 +336,9 @@ impl Writing<'_> {
         let is_discreet = self.deltas.is_discreet;
         let Some(delta) = self.deltas.active.get_mut(&number) else { return Ok(()) };
         match (outcome, &mut delta.phase) {
-            (Outcome::Cut { index: cut, hash }, Phase::Cutting { index, .. }) => {
+            (Outcome::Cut { index: cut, hash, is_code }, Phase::Cutting { index, .. }) => {
                 *index = Some(cut);
+                delta.is_code = is_code;
                 // The sender may have told its cut already, when this was another's turn.
                 let is_asked = delta.finished.is_some();
                 let is_same_size = delta.older.size_bytes == delta.size_bytes && !is_asked && !is_discreet;

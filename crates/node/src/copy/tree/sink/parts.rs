@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::os::unix::fs::FileExt;
 
-use dray_core::block_mask::BlockMask;
+use dray_core::block_mask::Have;
 use dray_core::message::Part;
 use dray_core::tree::{Finished, Record};
 use dray_core::{Error, ErrorKind, Result};
@@ -44,9 +44,9 @@ impl Parts {
         self.came <= self.asked
     }
 
-    /// The bytes of `part`, of which the blocks in `have` are in place, and the others came. What cannot be read is zero, and shows in the
-    /// hash.
-    pub(super) fn fill_in(&self, part: &Part, have: &BlockMask, came: &[u8]) -> Vec<u8> {
+    /// The bytes of `part`, of which the blocks in `have` are in place, and the others came: those are taken off `came`. What cannot be read is
+    /// zero, and shows in the hash.
+    pub(super) fn fill_in(&self, part: &Part, have: &Have, came: &mut &[u8]) -> Vec<u8> {
         // Of 64 KiB at most.
         let mut bytes = vec![0; part.bytes as usize];
         let mut read = 0;
@@ -55,11 +55,10 @@ impl Parts {
         {
             read += count;
         }
-        let mut came = came;
         for range in have.rest(bytes.len()) {
             let Some((next, tail)) = came.split_at_checked(range.len()) else { break };
             bytes[range].copy_from_slice(next);
-            came = tail;
+            *came = tail;
         }
         bytes
     }

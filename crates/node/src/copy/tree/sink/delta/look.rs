@@ -1,13 +1,14 @@
 //! One look at what is missing of a file, below the length of a chunk (ADR 28): what is asked of the sender, and what of the answers the
 //! older version has.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::fs::File;
 use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 
-use dray_core::block_mask::{BLOCK_BYTES, BlockMask};
+use dray_core::block_mask::{BLOCK_BYTES, Have};
+use dray_core::code_field::{BEFORE_BYTES, BEHIND_BYTES, CodeFields};
 use dray_core::limits::GROUP_BYTES;
 use dray_core::message::{BlockSums, Part};
 use dray_core::{Error, Result};
@@ -17,12 +18,16 @@ use dray_store::local::tree::OlderFile;
 use super::index::Common;
 use super::work::{READ_BYTES, read_and_write};
 use crate::looking::{
-    COARSE, FINE, Found, Gap, OlderBytes, Piece, Question, Round, add, compare, left_of, questions, samples,
-    worth_a_close_look,
+    COARSE, COARSE_CODE, FINE, FINE_CODE, Found, Gap, OlderBytes, Piece, Question, Round, SAME_CODE, add,
+    compare, left_of, questions, samples, worth_a_close_look,
 };
 
 /// Of a window of 64 KiB of which less is here all that is missing is asked for: naming its blocks takes as much.
 const REST_FROM_BYTES: u64 = 256;
+/// Of code that was found, what its fields take is this part, or less.
+const FIELDS_PART: u64 = 5;
+/// Places in the older version that are remembered of one window for its code: few have more, and what lies elsewhere comes as it is.
+const SHIFTS_MAX: usize = 64;
 
 /// Where chunks of the newer version lie in the older one: those found coarsely, and those found finely. Both ascend in the newer one.
 pub(super) struct Commons<'a> {
@@ -85,6 +90,8 @@ pub(super) struct Look {
     coming: Vec<u8>,
     answers: Vec<(usize, Question, Vec<u8>)>,
     found: Found,
+    /// What was found but for the fields of code, if that is looked for.
+    code: Option<Found>,
     is_close: bool,
     /// Bytes that are looked at, and windows of the file that they reach into.
     pub(super) bytes: u64,
@@ -99,7 +106,65 @@ pub(super) struct Plan {
     /// Of which nothing is here.
     pub(super) parts: VecDeque<Part>,
     pub(super) rests: VecDeque<Rest>,
+    /// Where the older version has the code of those that have some, by the first byte of each.
+    pub(super) code: BTreeMap<u64, CodeShifts>,
     pub(super) found_bytes: u64,
+}
+
+/// How far from its place in a part the older version has code: each from some byte of the part on, ascending.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub(super) struct CodeShifts(Vec<(u32, i64)>);
+
+impl CodeShifts {
+    /// What lies at `place` of a part lies at `shift` from that in the older version. False if that is one place too many.
+    fn push(&mut self, place: usize, shift: i64) -> bool {
+        if self.0.last().is_some_and(|(_, last)| *last == shift) {
+            return true;
+        }
+        let has_room = self.0.len() < SHIFTS_MAX;
+        if has_room {
+            // A part has 64 KiB at most.
+            self.0.push((place as u32, shift));
+        }
+        has_room
+    }
+
+    /// Puts code into `bytes`, which are those of `part`: what the older version has of it, with the fields that came. What cannot be read, or
+    /// did not come, is not there, and shows in the hash.
+    pub(super) fn fill_in(
+        &self,
+        older: &OlderFile,
+        part: &Part,
+        have: &Have,
+        bytes: &mut [u8],
+        mut fields: &[u8],
+    ) {
+        let ends = self.0.iter().skip(1).map(|(place, _)| *place as usize).chain([bytes.len()]);
+        let blocks: Vec<usize> = have.code_blocks(bytes.len()).collect();
+        for ((place, shift), end) in self.0.iter().zip(ends) {
+            let first = blocks.partition_point(|block| *block < *place as usize);
+            let of_shift = &blocks[first..blocks.partition_point(|block| *block < end).max(first)];
+            let (Some(start), Some(last)) = (of_shift.first(), of_shift.last()) else { continue };
+            let old_of = |block: usize| (part.start + block as u64).checked_add_signed(*shift);
+            let Some(old) = old_of(*start) else { return };
+            let before = old.min(BEFORE_BYTES as u64) as usize;
+            let from = old - before as u64;
+            let here = last + BLOCK_BYTES - start;
+            let behind = older.size_bytes.saturating_sub(old + here as u64).min(BEHIND_BYTES as u64);
+            let mut read = vec![0; before + here + behind as usize];
+            if older.file.read_exact_at(&mut read, from).is_err() {
+                return;
+            }
+            for block in of_shift {
+                let at = before + block - start;
+                let code = &mut bytes[*block..block + BLOCK_BYTES];
+                code.copy_from_slice(&read[at..at + BLOCK_BYTES]);
+                if !CodeFields::of(&read, at).put(code, part.start + *block as u64, &mut fields) {
+                    return;
+                }
+            }
+        }
+    }
 }
 
 /// Windows of the file that `part` reaches into.
@@ -109,8 +174,8 @@ pub(super) fn windows(part: &Part) -> usize {
 }
 
 impl Look {
-    /// Of `missing`, which ascends.
-    pub(super) fn new(missing: Vec<Part>, commons: &Commons<'_>) -> Look {
+    /// Of `missing`, which ascends; as code, if it is.
+    pub(super) fn new(missing: Vec<Part>, commons: &Commons<'_>, is_code: bool) -> Look {
         let piece = |part: &Part| {
             let range = part.start..part.end();
             Piece::new(range.clone(), &commons.gap(&range))
@@ -132,6 +197,7 @@ impl Look {
             coming: Vec::new(),
             answers: Vec::new(),
             found: Found::new(),
+            code: is_code.then(Found::new),
             is_close: false,
             bytes,
             windows,
@@ -139,9 +205,14 @@ impl Look {
             pieces: Vec::new(),
         };
         let samples = samples(&pieces);
-        look.ask(vec![(COARSE, pieces.clone()), (FINE, samples)]);
+        let (coarse, fine) = look.rounds();
+        look.ask(vec![(coarse, pieces.clone()), (fine, samples)]);
         look.pieces = pieces;
         look
+    }
+
+    fn rounds(&self) -> (Round, Round) {
+        if self.code.is_some() { (COARSE_CODE, FINE_CODE) } else { (COARSE, FINE) }
     }
 
     /// All that it is about: it cannot be looked at.
@@ -162,7 +233,8 @@ impl Look {
         self.asked.iter().filter_map(|(at, question)| {
             let (round, _) = self.looks.get(*at)?;
             let (block_bytes, sum_bytes) = (round.block_bytes as u32, round.sum_bytes);
-            Some(BlockSums { block_bytes, sum_bytes, runs: question.runs.clone() })
+            let is_code = round.is_code.then_some(true);
+            Some(BlockSums { block_bytes, sum_bytes, runs: question.runs.clone(), is_code })
         })
     }
 
@@ -199,18 +271,27 @@ impl Look {
                     compare(&bytes, round, &question, pieces, &sums, found);
                 }
             }
-            of_looks.into_iter().for_each(|more| add(more, &mut self.found));
+            for (more, (round, _)) in of_looks.into_iter().zip(&self.looks) {
+                match &mut self.code {
+                    Some(code) if round.is_code => add(more, code),
+                    _ => add(more, &mut self.found),
+                }
+            }
             if std::mem::replace(&mut self.is_close, true) {
                 break;
             }
-            let left = worth_a_close_look(left_of(&self.pieces, &self.found));
-            self.ask(vec![(FINE, left)]);
+            let known = self.code.as_ref().unwrap_or(&self.found);
+            let left = worth_a_close_look(left_of(&self.pieces, known));
+            let (_, fine) = self.rounds();
+            let same = self.code.as_ref().map(found_together).unwrap_or_default();
+            self.ask(vec![(fine, left), (SAME_CODE, same)]);
             if !self.asked.is_empty() {
                 return Ok(());
             }
         }
         copy_found(&self.found, older, newer, between)?;
-        self.plan = Some(plan(&self.missing, &self.found, newer_bytes));
+        let code = self.code.take().unwrap_or_default();
+        self.plan = Some(plan(&self.missing, &self.found, &code, newer_bytes));
         Ok(())
     }
 }
@@ -252,6 +333,21 @@ fn copy_found(
     Ok(())
 }
 
+/// Where as many bytes were found as are told to be the same: what lies together in both versions is one piece, which takes one run to ask for.
+fn found_together(found: &Found) -> Vec<Piece> {
+    let mut together: Vec<(Range<u64>, u64)> = Vec::new();
+    for (start, (end, old)) in found.iter().filter(|(start, (end, _))| *end - *start >= SAME_CODE.block_bytes)
+    {
+        match together.last_mut() {
+            Some((range, from)) if range.end == *start && *from + (range.end - range.start) == *old => {
+                range.end = *end;
+            }
+            _ => together.push((*start..*end, *old)),
+        }
+    }
+    together.into_iter().map(|(range, old)| Piece::found_at(range, old)).collect()
+}
+
 /// What was found of `range`, ascending.
 fn found_in(found: &Found, range: &Range<u64>) -> impl Iterator<Item = Range<u64>> {
     let range = range.clone();
@@ -262,8 +358,14 @@ fn found_in(found: &Found, range: &Range<u64>) -> impl Iterator<Item = Range<u64
     blocks.map(within).filter(|block| block.start < block.end)
 }
 
-/// What is to be asked for of `missing`, of which the older version of a file of `size_bytes` has `found`.
-fn plan(missing: &[(Part, bool)], found: &Found, size_bytes: u64) -> Plan {
+/// Where in the older version code lies that was found, if the block at `at` is such.
+fn code_at(code: &Found, at: u64) -> Option<u64> {
+    let (start, (end, old)) = code.range(..=at).next_back()?;
+    (at + BLOCK_BYTES as u64 <= *end).then(|| old + (at - start))
+}
+
+/// What is to be asked for of `missing`, of which the older version of a file of `size_bytes` has `found`, and `code` but for its fields.
+fn plan(missing: &[(Part, bool)], found: &Found, code: &Found, size_bytes: u64) -> Plan {
     let mut plan = Plan::default();
     let mut window: Vec<Range<u64>> = Vec::new();
     for (part, is_joined) in missing {
@@ -272,23 +374,28 @@ fn plan(missing: &[(Part, bool)], found: &Found, size_bytes: u64) -> Plan {
             let end = part.end().min((start / GROUP_BYTES + 1) * GROUP_BYTES);
             let is_in = |last: &Range<u64>| last.start / GROUP_BYTES == start / GROUP_BYTES;
             if !(is_joined && window.last().is_some_and(is_in)) {
-                plan.add_window(&window, found, size_bytes);
+                plan.add_window(&window, found, code, size_bytes);
                 window.clear();
             }
             window.push(start..end);
             (start, is_joined) = (end, true);
         }
     }
-    plan.add_window(&window, found, size_bytes);
+    plan.add_window(&window, found, code, size_bytes);
     plan
 }
 
 impl Plan {
     /// What is missing of one window of the file; what is between is in place.
-    fn add_window(&mut self, missing: &[Range<u64>], found: &Found, size_bytes: u64) {
+    fn add_window(&mut self, missing: &[Range<u64>], found: &Found, code: &Found, size_bytes: u64) {
         let (Some(first), Some(last)) = (missing.first(), missing.last()) else { return };
-        let here = missing.iter().flat_map(|range| found_in(found, range));
-        let here_bytes: u64 = here.map(|block| block.end - block.start).sum();
+        let bytes_of = |found: &Found| -> u64 {
+            let here = missing.iter().flat_map(|range| found_in(found, range));
+            here.map(|block| block.end - block.start).sum()
+        };
+        let (same_bytes, code_bytes) = (bytes_of(found), bytes_of(code));
+        // What is the same was found as code before.
+        let here_bytes = same_bytes + code_bytes.saturating_sub(same_bytes) / FIELDS_PART * (FIELDS_PART - 1);
         self.found_bytes += here_bytes;
         if here_bytes < REST_FROM_BYTES {
             missing.iter().for_each(|range| self.add_part(range));
@@ -308,8 +415,20 @@ impl Plan {
                 at = at.max(block.end);
             }
         }
-        let mut have = BlockMask::default();
-        lacks.iter().enumerate().filter(|(_, lacks)| !**lacks).for_each(|(block, _)| have.insert(block));
+        let (mut have, mut shifts) = (Have::default(), CodeShifts::default());
+        for (block, lacks) in lacks.iter().enumerate() {
+            let at = start + block as u64 * block_bytes;
+            if !*lacks {
+                have.blocks.insert(block);
+            } else if let Some(old) = code_at(code, at)
+                && shifts.push(block * BLOCK_BYTES, old.cast_signed() - at.cast_signed())
+            {
+                have.code.insert(block);
+            }
+        }
+        if !have.code.is_empty() {
+            self.code.insert(start, shifts);
+        }
         self.rests.push_back((Part { start, bytes: end - start }, Arc::new(have)));
     }
 
@@ -349,6 +468,21 @@ mod tests {
         assert!(!commons.has(2016..2517) && !commons.has(1000..1001) && !commons.has(500..2100));
     }
 
+    /// P6: blocks of code that lie together in both versions are asked about in one run, and smaller ones not at all.
+    #[test]
+    fn what_was_found_together_is_asked_about_together() {
+        let found: Found = [
+            (0, (1024, 7)),
+            (1024, (2048, 1031)),
+            (2048, (3072, 9)),
+            (4096, (4160, 4103)),
+            (5120, (6144, 99)),
+        ]
+        .into();
+        let ranges: Vec<Range<u64>> = found_together(&found).into_iter().map(|piece| piece.range).collect();
+        assert_eq!(ranges, [0..2048, 2048..3072, 5120..6144]);
+    }
+
     /// P6: of a window the rest is asked for in one part, with what lies between in place; not over what is missing elsewhere, and not where
     /// hardly anything was found. What is missing of a block comes with the block, the last of the file as short as it is.
     #[test]
@@ -368,7 +502,7 @@ mod tests {
             (part(GROUP_BYTES, 2 * GROUP_BYTES + 5), false),
             (part(3 * GROUP_BYTES, size_bytes), false),
         ];
-        let plan = plan(&missing, &found, size_bytes);
+        let plan = plan(&missing, &found, &Found::new(), size_bytes);
         // The window that has 64 bytes, and the others of which nothing is here.
         assert_eq!(plan.parts, [part(9000, 9100), part(GROUP_BYTES, 2 * GROUP_BYTES + 5)]);
         assert_eq!(plan.found_bytes, 1024 + 64 + 512);

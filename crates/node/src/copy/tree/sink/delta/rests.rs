@@ -2,11 +2,11 @@
 //! older version against them and copies what is there, and of each 64 KiB only the rest comes. Each such part has the hash of all of it,
 //! and comes whole if it is not that.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 use std::time::Instant;
 
-use dray_core::block_mask::BlockMask;
+use dray_core::block_mask::{BlockMask, Have};
 use dray_core::hash_tree::ContentHasher;
 use dray_core::limits::{GROUP_BYTES, TREE_LOOKED_AT_BYTES_MAX, TREE_RESTS_MAX};
 use dray_core::message::Part;
@@ -17,7 +17,7 @@ use dray_engine::session::Rest;
 use super::super::Writing;
 use super::super::content::Current;
 use super::index::{Common, Found};
-use super::look::{Commons, Look, windows};
+use super::look::{CodeShifts, Commons, Look, windows};
 use super::state::{Asking, Delta, Phase};
 use super::work::{BLOCK_BYTES, Task};
 use crate::looking::{FAST_FROM, Looked};
@@ -33,8 +33,9 @@ const WORTH_FROM_BYTES: u64 = 1 << 20;
 /// What all looks of a copy may take, and what came of them.
 #[derive(Default)]
 pub(super) struct Looks {
-    /// The sender tells sums.
+    /// The sender tells sums; and those of code.
     pub(super) is_on: bool,
+    pub(super) tells_code: bool,
     /// Files that have something to look at.
     pub(super) waiting: VecDeque<u64>,
     /// Bytes that are looked at.
@@ -172,6 +173,12 @@ impl Writing<'_> {
         self
     }
 
+    /// And of code without its fields.
+    pub(in crate::copy::tree) fn with_code(mut self, is_on: bool) -> Self {
+        self.deltas.looks.tells_code = is_on;
+        self
+    }
+
     /// Whether what is missing of an entry is worth a close look. A stranger is not told so finely what is here, nor is anybody of what lies
     /// elsewhere on the disk.
     pub(super) fn looks_closely(&self, number: u64) -> bool {
@@ -237,7 +244,7 @@ impl Writing<'_> {
             older_bytes: delta.older.size_bytes,
             newer_bytes: delta.size_bytes,
         };
-        let look = Look::new(missing, &commons);
+        let look = Look::new(missing, &commons, looks.tells_code && delta.is_code);
         (looks.bytes, looks.rests) = (looks.bytes + look.bytes, looks.rests + look.windows);
         (delta.share.bytes, delta.share.rests) = (look.bytes, delta.share.rests + look.windows);
         self.ask_closely(number, Box::new(look));
@@ -323,7 +330,7 @@ impl Writing<'_> {
         }
         self.end_look(number, look.bytes, look.windows, plan.rests.len());
         self.fetch(number, plan.parts);
-        self.fetch_rests(number, plan.rests);
+        self.fetch_rests(number, plan.rests, plan.code);
         let is_left = self.deltas.active.get(&number).is_some_and(|delta| match &delta.phase {
             Phase::Looking(looking) => !looking.left.is_empty(),
             _ => false,
@@ -365,13 +372,15 @@ impl Writing<'_> {
     }
 
     /// Asks for what is missing of parts of which some is in place.
-    fn fetch_rests(&mut self, number: u64, rests: VecDeque<Rest>) {
+    fn fetch_rests(&mut self, number: u64, rests: VecDeque<Rest>, code: BTreeMap<u64, CodeShifts>) {
         let Some(pending) = self.pending.get_mut(&number) else { return };
         let Some(coming) = &mut pending.parts else { return };
+        let Some(delta) = self.deltas.active.get_mut(&number) else { return };
         if rests.is_empty() {
             return;
         }
-        let rest_bytes = |(part, have): &Rest| have.rest_bytes(part.bytes as usize) as u64;
+        delta.code.extend(code);
+        let rest_bytes = |(part, have): &Rest| have.rest_bytes(part.bytes as usize).start as u64;
         let bytes: u64 = rests.iter().map(rest_bytes).sum();
         coming.asked += rests.iter().map(|(part, _)| part.bytes).sum::<u64>();
         coming.pieces += rests.len() as u64;
@@ -385,13 +394,15 @@ impl Writing<'_> {
         &mut self,
         number: u64,
         part: &Part,
-        have: &BlockMask,
+        have: &Have,
         current: &Current,
         record: &Record<'_>,
     ) -> Result<()> {
+        let mut code = None;
         if let Some(delta) = self.deltas.active.get_mut(&number) {
             delta.share.rests = delta.share.rests.saturating_sub(1);
             self.deltas.looks.leave(Share { rests: 1, ..Share::default() });
+            code = delta.code.remove(&part.start).map(|shifts| (delta.older.clone(), shifts));
         }
         if matches!(record, Record::Failed(fault) if fault.to_error("").kind() == ErrorKind::Refused) {
             // It was read as often as it may be without being sent, as where connections were lost again and again.
@@ -404,7 +415,11 @@ impl Writing<'_> {
         if !parts.is_of(&finished, size_bytes) {
             return self.take_whole(number);
         }
-        let bytes = parts.fill_in(part, have, &current.rest);
+        let mut rest = &current.rest[..];
+        let mut bytes = parts.fill_in(part, have, &mut rest);
+        if let Some((older, shifts)) = code {
+            shifts.fill_in(&older, part, have, &mut bytes, rest);
+        }
         let mut hasher = ContentHasher::new();
         hasher.update(&bytes);
         if hasher.finish() != finished.hash {
@@ -415,7 +430,7 @@ impl Writing<'_> {
         if !parts.came(part) {
             return self.take_whole(number);
         }
-        let mut news = new_blocks(part, have).into_iter();
+        let mut news = new_blocks(part, &have.blocks).into_iter();
         let written = news
             .try_for_each(|range| pending.write_at(&bytes[range.clone()], part.start + range.start as u64));
         if let Err(error) = written {
@@ -426,12 +441,12 @@ impl Writing<'_> {
     }
 
     /// Asks for all of a part of which the rest did not do, whatever of it came, if any of it is awaited still.
-    fn await_all_of(&mut self, number: u64, part: &Part, have: &BlockMask, current: &Current) {
+    fn await_all_of(&mut self, number: u64, part: &Part, have: &Have, current: &Current) {
         let Some(pending) = self.pending.get_mut(&number) else { return };
         let Some(parts) = &mut pending.parts else { return };
         parts.dirty.insert(part.start);
         let came_bytes = current.rest.len() as u64;
-        let left_bytes = (have.rest_bytes(part.bytes as usize) as u64).saturating_sub(came_bytes);
+        let left_bytes = (have.rest_bytes(part.bytes as usize).start as u64).saturating_sub(came_bytes);
         let more_bytes = pending.await_again(part.bytes.saturating_sub(left_bytes));
         self.wanted_bytes = self.wanted_bytes.saturating_add(more_bytes);
         self.machine.want_part_again(number, *part);

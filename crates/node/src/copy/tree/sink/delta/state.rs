@@ -16,6 +16,7 @@ use dray_store::local::tree::{Cut, OlderFile, Others, OthersToFind};
 use dray_transfer::tree::SinkWake;
 
 use super::index::{Common, Index};
+use super::look::CodeShifts;
 use super::rests::{Looking, Looks, Share};
 use super::siblings::{Finder, Sibling};
 use super::work::{Job, Task, Worker};
@@ -105,6 +106,10 @@ pub(super) struct Delta {
     /// What was found coarsely, and what is missing besides that which is looked at finely.
     pub(super) coarse: Vec<Common>,
     pub(super) short: Vec<Part>,
+    /// The older version is a program: blocks are compared without the fields of its code. Where those lie that come without anything else, by
+    /// the first byte of the part that they are of.
+    pub(super) is_code: bool,
+    pub(super) code: BTreeMap<u64, CodeShifts>,
     /// Its part in the looks of all.
     pub(super) share: Share,
 }
@@ -387,6 +392,8 @@ impl Delta {
             phase,
             coarse: Vec::new(),
             short: Vec::new(),
+            is_code: false,
+            code: BTreeMap::new(),
             share: Share::default(),
         }
     }

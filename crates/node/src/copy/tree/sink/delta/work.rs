@@ -58,6 +58,7 @@ pub(super) enum Outcome {
     Cut {
         index: Index,
         hash: [u8; 32],
+        is_code: bool,
     },
     CutUnused {
         index: Index,
@@ -255,13 +256,13 @@ fn run(task: Task, stops: &[&AtomicBool], step: &dyn Fn()) -> Result<Outcome> {
             let (hash, size_bytes) =
                 hash_content(&older.file, older.size_bytes, older.has_holes, &mut between)?;
             check_size(size_bytes, older.size_bytes)?;
-            Ok(Outcome::Cut { index: Index::default(), hash })
+            Ok(Outcome::Cut { index: Index::default(), hash, is_code: false })
         }
         Task::Cut { older, average_bytes: Some(average_bytes) } => {
             let mut index = Index::default();
             let range = 0..older.size_bytes;
             let hash = cut(&older, range, average_bytes, &mut index, &mut between)?;
-            Ok(Outcome::Cut { index, hash })
+            Ok(Outcome::Cut { index, hash, is_code: is_code(&older.file) })
         }
         Task::CutUnused { older, unused, average_bytes } => {
             let mut index = Index::default();
@@ -296,6 +297,16 @@ fn run(task: Task, stops: &[&AtomicBool], step: &dyn Fn()) -> Result<Outcome> {
             Ok(Outcome::Proven(hash))
         }
     }
+}
+
+/// Where an ELF file says what it is for, and what x86-64 is there.
+const MACHINE: Range<usize> = 18..20;
+const X86_64: [u8; 2] = [0x3e, 0];
+
+/// True for a program or a library of x86-64.
+fn is_code(file: &File) -> bool {
+    let mut head = [0; MACHINE.end];
+    file.read_exact_at(&mut head, 0).is_ok() && head.starts_with(b"\x7fELF") && head[MACHINE] == X86_64
 }
 
 fn check_size(size_bytes: u64, expected: u64) -> Result<()> {
