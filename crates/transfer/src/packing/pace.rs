@@ -38,6 +38,8 @@ const LAST_DECISION_BYTES: u64 = 8 << 20;
 const AIM: f64 = 0.4;
 /// From here on the level is too high.
 const TOO_BUSY: f64 = 0.75;
+/// Packing that took so long without much of a pause is too slow, however little it was: at the highest level that is less than a MiB, where 8 MiB would take six seconds.
+const TOO_LONG: Duration = Duration::from_millis(500);
 /// Of a pause, no more counts: nobody wanted anything.
 const PAUSE_MAX: Duration = Duration::from_millis(250);
 /// Nobody gives up on less: buffers on the way (of a socket, of ssh) take that much at once however slow the path is.
@@ -85,10 +87,14 @@ impl Pace {
         self.bytes += bytes;
         self.packing += packing;
         self.total += since.min(PAUSE_MAX).max(packing);
-        if self.bytes < self.decision_bytes || self.total < DECIDE_TIME {
+        let is_much = self.bytes >= self.decision_bytes && self.total >= DECIDE_TIME;
+        if !is_much && self.packing < TOO_LONG {
             return;
         }
         let busy = self.packing.as_secs_f64() / self.total.as_secs_f64();
+        if !is_much && busy <= TOO_BUSY {
+            return;
+        }
         if busy > TOO_BUSY && self.at == 0 {
             if self.bytes < GIVEN_UP_BYTES {
                 return;
@@ -165,6 +171,24 @@ mod tests {
             pace.note(1 << 20, 30 * MS, 200 * MS);
         }
         assert!(!pace.passes(1 << 20) && pace.level().number > 1);
+    }
+
+    /// P7 "never slower": after a pause in which nothing was wanted a level may be far too high for the path. That shows in half a second for each step, not
+    /// in the time that so much takes as is looked at later.
+    #[test]
+    fn a_level_that_is_too_high_is_left_soon() {
+        let mut pace = Pace::new();
+        // A slow path, and then one that takes everything at once.
+        while pace.level().number < 19 {
+            pace.note(1 << 20, 10 * MS, 3000 * MS);
+        }
+        let mut took = Duration::ZERO;
+        while pace.level().number > 9 {
+            let packing = Duration::from_secs_f64(0.000_9 * pace.level().cost);
+            pace.note(128 << 10, packing, packing);
+            took += packing;
+        }
+        assert!(took < 3 * TOO_LONG, "{took:?}");
     }
 
     #[test]

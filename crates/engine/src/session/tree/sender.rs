@@ -229,8 +229,9 @@ impl TreeSender {
         }
         let block_runs: usize =
             pull.runs.iter().filter_map(|run| run.sums.as_ref()).map(|it| it.runs.len()).sum();
-        let rests = pull.runs.iter().filter(|run| run.have.is_some()).count();
-        if block_runs > TREE_PULL_BLOCK_RUNS_MAX || rests > TREE_PULL_RESTS_MAX {
+        let masks_of = |run: &Run| usize::from(run.have.is_some()) + usize::from(run.code.is_some());
+        let masks: usize = pull.runs.iter().map(masks_of).sum();
+        if block_runs > TREE_PULL_BLOCK_RUNS_MAX || masks > TREE_PULL_RESTS_MAX {
             return Err(protocol("receiver asked for more sums or rests than one pull may have"));
         }
         if pull.runs.iter().any(is_cut_too_large) {

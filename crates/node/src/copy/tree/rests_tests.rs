@@ -142,13 +142,13 @@ fn copied(files: &[(String, Vec<u8>, Vec<u8>)], has_rests: bool, has_code: bool)
     copied
 }
 
-/// A program of x86-64, and the same built again: it calls something each two dozen bytes, all of which moved, and in the middle 160 bytes were
-/// put in; a tenth of it has no code.
+/// A program of x86-64, and the same built again: it calls something each 25 bytes, all of which moved, so that fields lie across the ends of blocks,
+/// windows and reads, too, and in the middle 160 bytes were put in; a tenth of it has no code.
 fn code_built_again(len: usize, seed: u8) -> (Vec<u8>, Vec<u8>) {
     let mut older = noise(len, seed);
     older[..20].copy_from_slice(b"\x7fELF\x02\x01\x01\x00\x00\x00\x00\x00\x00\x00\x00\x00\x03\x00\x3e\x00");
     let mut newer = older.clone();
-    for (number, at) in (64..len - len / 10).step_by(24).enumerate() {
+    for (number, at) in (64..len - len / 10).step_by(25).enumerate() {
         let field = (number * 7 % 1000 * 16) as u32;
         older[at] = 0xe8;
         newer[at] = 0xe8;
@@ -168,7 +168,7 @@ fn of_code_built_again_its_fields_come() {
     let files = [("library.so".to_owned(), older.clone(), newer.clone())];
     let (fields, with) = copied(&files, true, true);
     assert_eq!((fields.files, fields.failed), (1, 0));
-    assert!(fields.bytes < len / 4 && with < len / 3, "{} bytes came, {with} crossed of {len}", fields.bytes);
+    assert!(fields.bytes < len / 5 && with < len / 3, "{} bytes came, {with} crossed of {len}", fields.bytes);
     let (blocks, without) = copied(&files, true, false);
     assert!(blocks.bytes > len / 10 * 8, "{} bytes came, {without} crossed of {len}", blocks.bytes);
     let other = |mut bytes: Vec<u8>| {

@@ -23,7 +23,7 @@ use dray_transfer::tree::{Heard, Lane, SinkWake, TreeSink, Unpacking};
 use self::content::Current;
 use self::delta::{Deltas, Meter};
 use self::parts::Parts;
-use self::paths::Pace;
+use self::paths::{Pace, Rates};
 use super::super::DIRECT_FROM_BYTES;
 use super::again::Hears;
 use super::digests::{Comparing, not_wanted};
@@ -81,6 +81,8 @@ pub(super) struct Writing<'a> {
     /// Those that are up.
     lanes: BTreeMap<u32, Arc<Lane>>,
     paces: BTreeMap<PathId, Pace>,
+    /// What ssh brought when the first of these lanes came up.
+    ssh_alone: Rates,
     /// The sender can pack what it sends; and whether it may over the channel.
     packs: bool,
     channel: Option<Arc<Unpacking>>,
@@ -157,6 +159,7 @@ impl<'a> Writing<'a> {
             invitation: None,
             lanes: BTreeMap::new(),
             paces: BTreeMap::new(),
+            ssh_alone: Rates::default(),
             packs: false,
             channel: None,
             wanted_bytes: 0,
@@ -610,6 +613,9 @@ impl TreeSink for Writing<'_> {
             Heard::End(path, request) => self.machine.handle_end(path, request)?,
             Heard::Up(lane) => {
                 self.machine.open(lane.number());
+                if self.lanes.is_empty() {
+                    self.ssh_alone = self.rates(None);
+                }
                 self.lanes.insert(lane.number(), lane);
             }
             Heard::Down(lane) => self.lose(lane.number()),

@@ -204,6 +204,10 @@ fn sums_and_rests_that_break_the_rules_are_refused() {
     let rests = |count| vec![masked.clone(); count];
     assert_eq!(handle(&rests(TREE_PULL_RESTS_MAX), None), Ok(()));
     assert_eq!(handle(&rests(TREE_PULL_RESTS_MAX + 1), None), Err(ErrorKind::Protocol));
+    // Each of both masks counts.
+    let coded = Run { code: code.clone(), ..masked.clone() };
+    assert_eq!(handle(&vec![coded.clone(); TREE_PULL_RESTS_MAX / 2], None), Ok(()));
+    assert_eq!(handle(&vec![coded; TREE_PULL_RESTS_MAX / 2 + 1], None), Err(ErrorKind::Protocol));
     let most = Run { sums: Some(Box::new(sums(TREE_PULL_BLOCK_RUNS_MAX / 2, 1))), ..asked.clone() };
     assert_eq!(handle(&[most.clone(), most.clone()], None), Ok(()));
     assert_eq!(handle(&[most.clone(), most, asked.clone()], None), Err(ErrorKind::Protocol));

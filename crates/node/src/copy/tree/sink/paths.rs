@@ -26,6 +26,8 @@ pub(super) struct Pace {
     since: Instant,
     /// What came since, as [`dray_engine::session::TreeReceiver::weight`] has it.
     came: u64,
+    /// And before.
+    came_before: u64,
     window: u64,
     /// Weight a second, once it was measured.
     rate: Option<u64>,
@@ -33,12 +35,17 @@ pub(super) struct Pace {
 
 impl Pace {
     pub(super) fn new() -> Pace {
-        Pace { since: Instant::now(), came: 0, window: WINDOW_MIN, rate: None }
+        Pace { since: Instant::now(), came: 0, came_before: 0, window: WINDOW_MIN, rate: None }
     }
 
     /// It is asked for something after a rest, which is not to count.
     pub(super) fn rested(&mut self) {
+        self.came_before = self.all_came();
         (self.since, self.came) = (Instant::now(), 0);
+    }
+
+    fn all_came(&self) -> u64 {
+        self.came_before.saturating_add(self.came)
     }
 
     pub(super) fn came(&mut self, weight: u64) {
@@ -48,12 +55,26 @@ impl Pace {
             let in_time = self.came as f64 * PACE_TIME.as_secs_f64() / elapsed.as_secs_f64();
             let window = (in_time as u64).clamp(WINDOW_MIN, WINDOW_MAX);
             let rate = Some((self.came as f64 / elapsed.as_secs_f64()) as u64);
-            *self = Pace { window, rate, ..Pace::new() };
+            *self = Pace { window, rate, came_before: self.all_came(), ..Pace::new() };
         }
     }
 }
 
+/// Bytes a second over a path, once measured: on the wire, and by weight.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Rates {
+    wire: Option<u64>,
+    weight: Option<u64>,
+}
+
 impl Writing<'_> {
+    pub(super) fn rates(&self, path: PathId) -> Rates {
+        Rates {
+            wire: self.unpacking(path).and_then(Unpacking::rate),
+            weight: self.paces.get(&path).and_then(|pace| pace.rate),
+        }
+    }
+
     /// A direct connection is gone: what it owed is asked for again. Perhaps it is gone because what was at its front cannot be read: what
     /// took two with it is asked for over ssh alone, where there is an end to waiting.
     pub(super) fn lose(&mut self, lane: u32) {
@@ -195,21 +216,27 @@ impl Writing<'_> {
         lanes.chain(ssh).filter_map(room).min_by_key(|(path, _)| self.machine.weight(*path))
     }
 
-    /// Whether direct connections, or the one that alone is asked, leave ssh something to do.
+    /// Whether direct connections, or the one that alone is asked, leave ssh something to do. It is compared as it was alone: where both are asked, each is slower, and
+    /// what ssh brings out of buffers is fast for a moment.
     fn are_lanes_slow(&self, packing: Option<u32>) -> bool {
+        let came =
+            self.lanes.keys().filter_map(|lane| self.paces.get(&Some(*lane))).map(Pace::all_came).sum();
         if packing.is_some() {
             // What comes packed is as much as crosses the wire.
-            let rate = |path: PathId| self.unpacking(path).and_then(Unpacking::rate);
-            return are_slow(rate(packing), rate(None));
+            return are_slow(came, self.rates(packing).wire, self.ssh_alone.wire);
         }
-        let rate = |path: PathId| self.paces.get(&path).and_then(|pace| pace.rate);
-        are_slow(self.lanes.keys().map(|lane| rate(Some(*lane))).sum(), rate(None))
+        are_slow(
+            came,
+            self.lanes.keys().map(|lane| self.rates(Some(*lane)).weight).sum(),
+            self.ssh_alone.weight,
+        )
     }
 }
 
-/// True if direct connections bring less than half of what ssh brought; and while that is not known: over a long path they begin slowly, where ssh carries what the path can.
-fn are_slow(lanes: Option<u64>, ssh: Option<u64>) -> bool {
-    ssh.is_some_and(|ssh| lanes.is_none_or(|lanes| lanes < ssh / 2))
+/// True if direct connections, over which so much came, bring less than half of what ssh brought; and while next to nothing came: over a long path they begin slowly, where ssh carries
+/// what the path can.
+fn are_slow(came: u64, lanes: Option<u64>, ssh: Option<u64>) -> bool {
+    ssh.is_some_and(|ssh| came < WINDOW_MIN || lanes.is_some_and(|lanes| lanes < ssh / 2))
 }
 
 #[cfg(test)]
@@ -220,8 +247,22 @@ mod tests {
     /// measured has nothing to be left for.
     #[test]
     fn ssh_goes_on_until_lanes_are_known_to_be_fast() {
-        assert!(are_slow(None, Some(10)));
-        assert!(are_slow(Some(4), Some(10)) && !are_slow(Some(5), Some(10)) && !are_slow(Some(50), Some(10)));
-        assert!(!are_slow(None, None) && !are_slow(Some(1), None));
+        assert!(are_slow(0, None, Some(10)) && are_slow(WINDOW_MIN - 1, Some(50), Some(10)));
+        let much = |lanes, ssh| are_slow(WINDOW_MIN, lanes, ssh);
+        assert!(much(Some(4), Some(10)) && !much(Some(5), Some(10)) && !much(None, Some(10)));
+        assert!(!are_slow(0, None, None) && !much(Some(1), None));
+    }
+
+    /// What came before a rest, and before the pace was looked at, came.
+    #[test]
+    fn what_came_is_not_forgotten() {
+        let mut pace = Pace::new();
+        pace.came(5);
+        pace.rested();
+        pace.came(7);
+        pace.since = Instant::now().checked_sub(2 * PACE_INTERVAL).unwrap();
+        pace.came(1);
+        assert!(pace.rate.is_some());
+        assert_eq!((pace.came, pace.all_came()), (0, 13));
     }
 }
