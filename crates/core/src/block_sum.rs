@@ -27,7 +27,21 @@ pub fn sums_of<E>(
     runs: &[BlockRun],
     block_bytes: u32,
     sum_bytes: u8,
+    read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+) -> Result<Vec<u8>, E> {
+    let sum = |bytes: &[u8], at: usize, len: usize| sum_of(&bytes[at..at + len]);
+    sums_with(runs, block_bytes, sum_bytes, |at, stop| (at, stop), read, sum)
+}
+
+/// The same of another `sum`, which is told where in what was read its block begins and how long it is; `around` says from where to where is read for blocks
+/// between two offsets.
+pub(crate) fn sums_with<E>(
+    runs: &[BlockRun],
+    block_bytes: u32,
+    sum_bytes: u8,
+    around: impl Fn(u64, u64) -> (u64, u64),
     mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+    sum: impl Fn(&[u8], usize, usize) -> [u8; SUM_BYTES],
 ) -> Result<Vec<u8>, E> {
     let block_bytes = u64::from(block_bytes);
     let (mut sums, mut bytes) = (Vec::new(), Vec::new());
@@ -35,10 +49,12 @@ pub fn sums_of<E>(
         let (mut at, end) = (run.start * block_bytes, (run.start + u64::from(run.blocks)) * block_bytes);
         while at < end {
             let stop = end.min(at + SUMMED_BYTES);
-            bytes.resize((stop - at) as usize, 0);
-            read(at, &mut bytes)?;
-            for block in bytes.chunks_exact(block_bytes as usize) {
-                sums.extend_from_slice(&sum_of(block)[..usize::from(sum_bytes).min(SUM_BYTES)]);
+            let (from, to) = around(at, stop);
+            bytes.resize((to - from) as usize, 0);
+            read(from, &mut bytes)?;
+            for block in (at..stop).step_by(block_bytes as usize) {
+                let sum = sum(&bytes, (block - from) as usize, block_bytes as usize);
+                sums.extend_from_slice(&sum[..usize::from(sum_bytes).min(SUM_BYTES)]);
             }
             at = stop;
         }

@@ -9,7 +9,7 @@
 //! blocks differ: nothing is believed of this.
 
 use crate::block_mask::BLOCK_BYTES;
-use crate::block_sum::{SUM_BYTES, sum_of_coefficients};
+use crate::block_sum::{SUM_BYTES, sum_of_coefficients, sums_with};
 use crate::message::BlockRun;
 
 /// Bytes in front of a block that say which of its own are fields: enough to fall in step with the instructions.
@@ -193,35 +193,18 @@ pub fn code_sum_of(bytes: &[u8], at: usize, block_bytes: usize) -> [u8; SUM_BYTE
     }))
 }
 
-/// Bytes that [`code_sums_of`] reads at a time, beside what is around them.
-const SUMMED_BYTES: u64 = 256 * 1024;
-
 /// As [`crate::block_sum::sums_of`], of code in a file of `size_bytes`, within which all blocks lie: [`code_sum_of`] each.
 pub fn code_sums_of<E>(
     runs: &[BlockRun],
     block_bytes: u32,
     sum_bytes: u8,
     size_bytes: u64,
-    mut read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
+    read: impl FnMut(u64, &mut [u8]) -> Result<(), E>,
 ) -> Result<Vec<u8>, E> {
-    let block_bytes = u64::from(block_bytes);
-    let (mut sums, mut bytes) = (Vec::new(), Vec::new());
-    for run in runs {
-        let (mut at, end) = (run.start * block_bytes, (run.start + u64::from(run.blocks)) * block_bytes);
-        while at < end {
-            let stop = end.min(at + SUMMED_BYTES);
-            let from = at.saturating_sub(BEFORE_BYTES as u64);
-            let to = size_bytes.min(stop + BEHIND_BYTES as u64).max(stop);
-            bytes.resize((to - from) as usize, 0);
-            read(from, &mut bytes)?;
-            for block in (at..stop).step_by(block_bytes as usize) {
-                let sum = code_sum_of(&bytes, (block - from) as usize, block_bytes as usize);
-                sums.extend_from_slice(&sum[..usize::from(sum_bytes).min(SUM_BYTES)]);
-            }
-            at = stop;
-        }
-    }
-    Ok(sums)
+    let around = |at: u64, stop: u64| {
+        (at.saturating_sub(BEFORE_BYTES as u64), size_bytes.min(stop + BEHIND_BYTES as u64).max(stop))
+    };
+    sums_with(runs, block_bytes, sum_bytes, around, read, code_sum_of)
 }
 
 #[cfg(test)]
