@@ -34,6 +34,10 @@ const DECIDE_TIME: Duration = Duration::from_millis(50);
 const FIRST_DECISION_BYTES: u64 = 256 << 10;
 /// Later decisions are rarer, as each change of level forgets the window.
 const LAST_DECISION_BYTES: u64 = 8 << 20;
+/// An encoder's memory, MiB: so much in any case, and so much for each MiB that was packed. Tables beyond that would not be filled: the names of a tree are
+/// a few MiB, and where creating its files is what takes the time the level would rise for nothing.
+const MEMORY_MIB: u64 = 16;
+const MEMORY_MIB_PER_MIB: u64 = 8;
 /// Share of the time that packing may take at a higher level, as far as it can be foretold.
 const AIM: f64 = 0.4;
 /// From here on the level is too high.
@@ -54,6 +58,8 @@ pub(super) struct Pace {
     packing: Duration,
     total: Duration,
     bytes: u64,
+    /// Of all decisions.
+    decided_bytes: u64,
     decision_bytes: u64,
     off_bytes: u64,
 }
@@ -65,6 +71,7 @@ impl Pace {
             packing: Duration::ZERO,
             total: Duration::ZERO,
             bytes: 0,
+            decided_bytes: 0,
             decision_bytes: FIRST_DECISION_BYTES,
             off_bytes: 0,
         }
@@ -84,7 +91,7 @@ impl Pace {
 
     /// Notes that `bytes` were packed in `packing`, `since` the last time so many were; decides once that is enough to tell.
     pub(super) fn note(&mut self, bytes: u64, packing: Duration, since: Duration) {
-        self.bytes += bytes;
+        self.bytes = self.bytes.saturating_add(bytes);
         self.packing += packing;
         self.total += since.min(PAUSE_MAX).max(packing);
         let is_much = self.bytes >= self.decision_bytes && self.total >= DECIDE_TIME;
@@ -101,13 +108,17 @@ impl Pace {
             }
             self.off_bytes = OFF_BYTES;
         } else {
-            let is_affordable = |at: &usize| busy * LEVELS[*at].cost / self.level().cost <= AIM;
+            let memory_mib = MEMORY_MIB + (self.decided_bytes.saturating_add(self.bytes) >> 20) * MEMORY_MIB_PER_MIB;
+            let is_affordable = |at: &usize| {
+                busy * LEVELS[*at].cost / self.level().cost <= AIM && LEVELS[*at].memory_mib as u64 <= memory_mib
+            };
             let best = (0..LEVELS.len()).rev().find(is_affordable).unwrap_or(0);
             if best > self.at || busy > TOO_BUSY {
                 self.at = best.min(if busy > TOO_BUSY { self.at.saturating_sub(1) } else { best });
             }
         }
         self.decision_bytes = (self.decision_bytes * 2).min(LAST_DECISION_BYTES);
+        self.decided_bytes = self.decided_bytes.saturating_add(self.bytes);
         (self.bytes, self.packing, self.total) = (0, Duration::ZERO, Duration::ZERO);
     }
 
@@ -140,7 +151,21 @@ mod tests {
         pace.note(256 << 10, 2 * MS, 2 * MS);
         assert_eq!(pace.level().number, 3, "the socket's buffer took it");
         pace.note(256 << 10, 2 * MS, 200 * MS);
-        assert_eq!(pace.level().number, 12);
+        assert_eq!(pace.level().number, 6);
+    }
+
+    /// P2, P14: what an encoder takes grows with what there is to pack. The names of a tree whose files take long to create are not worth 92 MiB.
+    #[test]
+    fn little_data_takes_little_memory() {
+        let mut pace = Pace::new();
+        let mut most_mib = Vec::new();
+        for _ in 0..256 {
+            pace.note(128 << 10, MS / 4, 100 * MS);
+            most_mib.push(pace.level().memory_mib);
+        }
+        assert!(most_mib[..24].iter().all(|mib| *mib <= 16), "{most_mib:?}");
+        assert!(most_mib[..48].iter().all(|mib| *mib <= 64), "{most_mib:?}");
+        assert_eq!(pace.level().number, 19);
     }
 
     /// P1: where packing is what takes the time, data passes as it is, and is tried again much later.
