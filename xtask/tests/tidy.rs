@@ -102,6 +102,8 @@ fn small_repository() -> tempfile::TempDir {
     );
     write("docs/limits.md", "| constant | value |\n|---|---|\n| `A` | 16 |\n");
     write("docs/semantics.md", "| number | promise | test |\n|---|---|---|\n| S1 | it holds | `proves` |\n");
+    let page = "| line | state | tests | broken |\n|---|---|---|---|\n| Y1 | holds | `proves` | red |\n";
+    write("docs/requirements.md", page);
     folder
 }
 
@@ -113,7 +115,7 @@ fn each_rule_fails_on_its_own_breach() {
     let (code, text) = tidy(&["--root", untouched.path().to_str().unwrap()]);
     assert_eq!(code, Some(0), "{text}");
 
-    let breaches: [(&str, &str, &str, &str); 15] = [
+    let breaches: [(&str, &str, &str, &str); 16] = [
         ("import-table", "ARCHITECTURE.md", "| files |\n", "| files |\n| `dray-gone` | — | — | — | — |\n"),
         (
             "forbidden-import",
@@ -128,6 +130,7 @@ fn each_rule_fails_on_its_own_breach() {
         ("code-map", "ARCHITECTURE.md", "| `crates/core` | nouns |", "| `crates/gone` | nouns |"),
         ("limits", "docs/limits.md", "16", "17"),
         ("promises", "docs/semantics.md", "`proves`", "`disproves`"),
+        ("requirements", "docs/requirements.md", "| red |", "| – |"),
         ("links", "docs/limits.md", "\n| `A`", "\n| [`A`](gone.md)"),
         ("file-head", "crates/core/src/lib.rs", "//! Nouns.\n", ""),
         (

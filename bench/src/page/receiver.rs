@@ -75,7 +75,12 @@ fn slow_disk(numbers: &Numbers, table: &mut Table) {
             let other = beside(numbers, cell, &empty).and_then(|other| other.entry("dray-cp-push"));
             compare(table, cell, "time of dray-cp-push to the same at Empty", NOT_SLOWER, entry, other);
         }
-        if state == "Sibling, load midway" {
+        if state.starts_with("Similar-99") {
+            let other = cell.entry("rsync-ssh-push");
+            compare(table, cell, "time of dray-cp-push to rsync-ssh-push", 1.0, entry, other);
+        }
+        // Where reading stands in the way of the network, and where it stands in the way of others.
+        if ["Similar-99", "Sibling, load midway"].contains(&state) {
             let other = cell.entry("dray-no-pressure-push");
             compare(table, cell, "time of dray-cp-push to no-pressure", 0.85, entry, other);
         }

@@ -27,14 +27,18 @@ const LOAD_AFTER: f64 = 20.0 / 86.0;
 /// What each of the others writes at once, and how many they are: together they leave less of the disk than the line of 100 Mbit/s carries.
 const LOAD_BYTES: usize = 1 << 20;
 const LOADERS: usize = 4;
+/// How many others write all the time, on the line of 100 Mbit/s (R13).
+const LEVELS: [usize; 3] = [1, 2, 4];
 
 pub(super) const ROW: BenchRow = BenchRow {
     name: "P10",
-    about: "256 MiB to a disk of 70 MB/s with seeks of 8 ms: at 1 Gbit/s, and at 100 Mbit/s where others begin to write midway",
+    about: "256 MiB to a disk of 70 MB/s with seeks of 8 ms: at 1 Gbit/s, and at 100 Mbit/s where others begin to write midway, or write all the time",
     run: measure,
 };
 
 const STATES: [State; 3] = [State::Empty, State::Similar99, State::Sibling];
+/// Those beside which others write all the time.
+const LEVEL_STATES: [State; 2] = [State::Empty, State::Similar99];
 
 const BRINGERS: [Bringer; 4] = [SEARCHING, NO_PRESSURE, WITHOUT, RSYNC];
 
@@ -56,15 +60,22 @@ fn measure(bench: &mut Bench) -> Result<(), String> {
         for (link, load) in [("lan", false), ("100M/4ms", true)] {
             for between in bench.links(&[link])? {
                 let pair = bench.pair(between)?;
-                let mut load = Load::new(&disk, if load { load_after(between, bytes) } else { None });
-                let loaded = if load.after.is_some() { ", load midway" } else { "" };
-                bench.rounds_of(1, bench.pairs(), &states::beside(&STATES), |bench, at, round| {
-                    let state = STATES[at];
-                    let cell = format!("{}{loaded}", state.name());
-                    let homes = [home.as_path(); 2];
-                    let task = Brought { row: "P10", cell: &cell, state, round, homes, source: &source };
-                    bring(bench, &pair, &BRINGERS, &task, &mut load)
-                })?;
+                let after = if load { load_after(between, bytes) } else { None };
+                let mut measure = |states: &[State], loaded: &str, all: &[Bringer], mut load: Load<'_>| {
+                    bench.rounds_of(1, bench.pairs(), &states::beside(states), |bench, at, round| {
+                        let state = states[at];
+                        let cell = format!("{}{loaded}", state.name());
+                        let homes = [home.as_path(); 2];
+                        let task = Brought { row: "P10", cell: &cell, state, round, homes, source: &source };
+                        bring(bench, &pair, all, &task, &mut load)
+                    })
+                };
+                let loaded = if after.is_some() { ", load midway" } else { "" };
+                measure(&STATES, loaded, &BRINGERS, Load::new(&disk, after, LOADERS))?;
+                for count in LEVELS.into_iter().filter(|_| after.is_some()) {
+                    let load = Load::new(&disk, Some(Duration::ZERO), count);
+                    measure(&LEVEL_STATES, &format!(", {count} beside"), &[SEARCHING, RSYNC], load)?;
+                }
             }
             if bench.options.links.is_some() {
                 // The user's links are measured once, without load.
@@ -87,15 +98,16 @@ fn load_after(between: Between, bytes: u64) -> Option<Duration> {
 struct Load<'a> {
     disk: &'a SlowDisk,
     after: Option<Duration>,
+    count: usize,
     path: PathBuf,
     is_over: Arc<AtomicBool>,
     writers: Vec<JoinHandle<()>>,
 }
 
 impl Load<'_> {
-    fn new(disk: &SlowDisk, after: Option<Duration>) -> Load<'_> {
+    fn new(disk: &SlowDisk, after: Option<Duration>, count: usize) -> Load<'_> {
         let (path, is_over) = (disk.path().join("others"), Arc::default());
-        Load { disk, after, path, is_over, writers: Vec::new() }
+        Load { disk, after, count, path, is_over, writers: Vec::new() }
     }
 }
 
@@ -109,7 +121,7 @@ impl Around for Load<'_> {
             return;
         }
         self.is_over.store(false, Ordering::Relaxed);
-        for number in 0..LOADERS {
+        for number in 0..self.count {
             let (path, is_over) = (self.path.with_extension(number.to_string()), self.is_over.clone());
             self.writers.push(std::thread::spawn(move || write(&path, &is_over)));
         }

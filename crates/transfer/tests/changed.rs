@@ -143,7 +143,7 @@ fn change(put: &Put, change: &dyn Fn(&File)) {
     settle(&put.path, &before);
 }
 
-/// S5, design 9: bytes that were overwritten after the put are answered with `changed`; the units that are still what
+/// Y23, S5, design 9: bytes that were overwritten after the put are answered with `changed`; the units that are still what
 /// they were arrive; no wrong byte leaves, with TLS and with clear-text data alike.
 #[test]
 fn an_overwritten_file_is_changed() {
@@ -170,7 +170,7 @@ fn fetch_to_the_gate(put: &Put, receiver: &TestReceiver) {
     assert!(put.held.gate.is_reached(Duration::from_secs(20)));
 }
 
-/// S5: the same in the middle of an answer, after the first bytes have left.
+/// Y23, S5: the same in the middle of an answer, after the first bytes have left.
 #[test]
 fn a_file_that_changes_while_it_is_sent_is_changed() {
     for clear in [false, true] {

@@ -284,6 +284,14 @@ impl Host {
         self.dir.join("home")
     }
 
+    /// Writes `text` as the configuration of its user.
+    #[track_caller]
+    pub fn configure(&self, text: &str) {
+        let config = self.home().join(".config/dray/config.toml");
+        fs::create_dir_all(config.parent().unwrap()).unwrap();
+        fs::write(config, text).unwrap();
+    }
+
     /// Where `dray` keeps its data.
     pub fn data_dir(&self) -> PathBuf {
         self.home().join("dray-data")

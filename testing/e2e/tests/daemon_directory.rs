@@ -536,9 +536,7 @@ fn places_are_shared_over_all_directories() {
 fn a_daemon_without_directories_leaves_them_to_the_command() {
     let Some(lab) = Lab::of(2).build() else { return };
     let (a, b) = lab.pair();
-    let config = a.home().join(".config/dray/config.toml");
-    fs::create_dir_all(config.parent().unwrap()).unwrap();
-    fs::write(&config, "api_without = [\"directories\"]\n").unwrap();
+    a.configure("api_without = [\"directories\"]\n");
     let from = a.directory("from");
     fs::write(from.join("file"), b"bytes").unwrap();
     let daemon = Daemon::start(a);

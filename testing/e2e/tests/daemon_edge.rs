@@ -553,9 +553,7 @@ fn an_older_client_and_an_older_daemon() {
     daemon.stop();
 
     // The other way round.
-    let config = a.home().join(".config/dray/config.toml");
-    fs::create_dir_all(config.parent().unwrap()).unwrap();
-    fs::write(&config, "api_without = [\"put-at-once\"]\n").unwrap();
+    a.configure("api_without = [\"put-at-once\"]\n");
     let daemon = Daemon::start(a);
     let wish = json!({"descriptor": daemon.hand_over(&File::open(&file).unwrap()).unwrap(), "pin": true});
     let missing = daemon.ask("POST /v1/shares", wish.to_string().as_bytes());

@@ -359,9 +359,7 @@ fn check_event(event: &Event) {
 fn figures_are_told() {
     let Some(lab) = Lab::of(2).rate_mbit(50).build() else { return };
     let (a, b) = lab.pair();
-    let config = b.home().join(".config/dray/config.toml");
-    fs::create_dir_all(config.parent().unwrap()).unwrap();
-    fs::write(&config, "metrics = \"127.0.0.1:9464\"\n").unwrap();
+    b.configure("metrics = \"127.0.0.1:9464\"\n");
     // Somebody else has the address: that costs the figures, as long as it is so, and nothing else.
     let taken = b.enter(|| TcpListener::bind("127.0.0.1:9464").unwrap());
     let (holder, daemon) = (Daemon::start(a), Daemon::start(b));

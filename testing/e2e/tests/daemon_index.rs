@@ -49,15 +49,9 @@ fn await_files(daemon: &Daemon, files: u64) {
     await_that("the index is filled", || state(daemon)["files"] == files);
 }
 
-fn configure(host: &Host, text: &str) {
-    let config = host.home().join(".config/dray/config.toml");
-    fs::create_dir_all(config.parent().unwrap()).unwrap();
-    fs::write(config, text).unwrap();
-}
-
 /// A daemon that keeps an index.
 fn start(host: &Host) -> Daemon {
-    configure(host, "index = true\n");
+    host.configure("index = true\n");
     Daemon::start(host)
 }
 
@@ -108,7 +102,7 @@ fn put_and_await(daemon: &Daemon, host: &Host, path: &Path) {
     await_that("it is taken in", || read() >= before + SIZE && state(daemon)["waiting"] == 0);
 }
 
-/// The issue's own scenario: a file that was fetched is renamed beside the destination, its sender edits it, and a get of the new version
+/// Y8, the issue's own scenario: a file that was fetched is renamed beside the destination, its sender edits it, and a get of the new version
 /// under a third name fetches the difference; so it does when the file was moved into a folder below. Without the index, and with
 /// the file outside the destination's directory (design 16), everything is fetched.
 #[test]
@@ -144,7 +138,7 @@ fn what_lies_under_another_name_is_not_fetched() {
 
     let aside = cost("outside", &to.directory("other").join("c"));
     assert!(aside > SIZE, "{aside}");
-    configure(to, "index = false\n");
+    to.configure("index = false\n");
     daemon.process.signal(Signal::HUP);
     await_that("the index is closed", || state(&daemon)["open"] == false);
     let off = cost("index = false", &dir.join("c"));
@@ -160,7 +154,7 @@ fn what_lies_under_another_name_is_not_fetched() {
     daemon.stop();
 }
 
-/// The daemon's own gets use it as well, to a directory that was handed over; and what is shared is in it, not only what was fetched.
+/// Y27: the daemon's own gets use it as well, to a directory that was handed over; and what is shared is in it, not only what was fetched.
 #[test]
 fn gets_of_the_daemon_use_it() {
     let Some(lab) = lab() else { return };

@@ -36,12 +36,6 @@ fn oid(shared: &Value) -> String {
     shared["oid"].as_str().unwrap().to_owned()
 }
 
-fn configure(host: &Host, text: &str) {
-    let config = host.home().join(".config/dray/config.toml");
-    fs::create_dir_all(config.parent().unwrap()).unwrap();
-    fs::write(config, text).unwrap();
-}
-
 /// The folder of an object in the data directory of `host`.
 fn folder(host: &Host, oid: &str) -> PathBuf {
     let hash = oid.trim_start_matches("blake3:");
@@ -59,7 +53,7 @@ fn shared(daemon: &Daemon) -> Vec<String> {
 fn bytes_that_a_command_put_stay() {
     let Some(lab) = Lab::of(1).build() else { return };
     let host = lab.host(0);
-    configure(host, "cache_mib = 0\n");
+    host.configure("cache_mib = 0\n");
     let (before, after) = (data::random_bytes(700_000, 1), data::random_bytes(700_000, 2));
     let put_stdin = |bytes: &[u8]| {
         let input = host.file("input");
@@ -94,7 +88,7 @@ fn bytes_that_a_command_put_stay() {
 fn what_is_sent_is_not_dropped() {
     let Some(lab) = Lab::of(2).rate_mbit(40).build() else { return };
     let (a, b) = lab.pair();
-    configure(a, "cache_mib = 12\n");
+    a.configure("cache_mib = 12\n");
     let daemon = Daemon::start(a);
     let content = [1, 2, 3].map(|seed| data::random_bytes(5 * MIB as usize, seed));
     let sent = put_cached(&daemon, &content[0]);
@@ -109,7 +103,7 @@ fn what_is_sent_is_not_dropped() {
     await_that("one is dropped", || !folder(a, &other).exists());
     assert!(shared(&daemon).len() == 2 && folder(a, &oid(&sent)).exists());
     // No room for any, and yet.
-    configure(a, "cache_mib = 0\n");
+    a.configure("cache_mib = 0\n");
     daemon.process.signal(Signal::HUP);
     await_that("what is not sent is dropped", || shared(&daemon) == [oid(&sent)]);
     get.signal(Signal::CONT);
@@ -284,7 +278,7 @@ fn a_full_stick_costs_no_cache() {
 fn bytes_on_their_way_in_count() {
     let Some(lab) = Lab::of(1).build() else { return };
     let host = lab.host(0);
-    configure(host, "cache_mib = 4\n");
+    host.configure("cache_mib = 4\n");
     let daemon = Daemon::start(host);
     let cached = oid(&put_cached(&daemon, &data::random_bytes(3 * MIB as usize, 1)));
     let (_stream, session) = daemon.session();
@@ -311,7 +305,7 @@ fn a_lost_hash_tree_is_made_once() {
     let outboard = folder(a, &ticket.parse::<Ticket>().unwrap().oid.to_string()).join("outboard");
     fs::remove_file(&outboard).unwrap();
     let before = read_bytes(daemon.process.pid());
-    configure(b, "connections = 8\n");
+    b.configure("connections = 8\n");
     actions::get(b, &ticket, &b.directory("in").join("copy")).run().expect(0);
     let read = read_bytes(daemon.process.pid()) - before;
     // Once to hash it and once to send it, with the hash tree.
@@ -327,7 +321,7 @@ fn an_idle_daemon_sleeps() {
     let host = lab.host(0);
     let file = host.file("file");
     data::write_random(&file, MIB, 1);
-    configure(host, "metrics = \"127.0.0.1:0\"\n");
+    host.configure("metrics = \"127.0.0.1:0\"\n");
     let daemon = Daemon::start(host);
     put(host, &file);
     let (_stream, _session) = daemon.session();

@@ -159,7 +159,7 @@ fn assert_right_or_changed(outcome: Outcome, copy: &Path, hash: &str, how: &str)
     assert_not_delivered(copy);
 }
 
-/// Issue "a file changed, truncated or replaced … between the two", design 11.
+/// Y23, issue "a file changed, truncated or replaced … between the two", design 11.
 #[test]
 fn a_file_changed_between_put_and_get() {
     let Some(lab) = Lab::of(2).build() else { return };
@@ -197,7 +197,7 @@ fn a_file_changed_between_two_puts() {
     }
 }
 
-/// Issue "… during get".
+/// Y23, issue "… during get".
 #[test]
 fn a_file_changed_during_get() {
     let Some(lab) = Lab::of(2).rate_mbit(200).build() else { return };

@@ -33,12 +33,6 @@ const RECIPE_BYTES: u64 = 64 << 10;
 /// The first group, as it travels, and what single blocks of an older version shorten of the chunks in which the change begins and ends.
 const FIRST_AND_EDGES_BYTES: u64 = (70 + 40) << 10;
 
-fn configure(host: &Host, text: &str) {
-    let config = host.home().join(".config/dray/config.toml");
-    fs::create_dir_all(config.parent().unwrap()).unwrap();
-    fs::write(config, text).unwrap();
-}
-
 /// A copy of `base` in which `pieces` of so many bytes are others, all over it.
 fn write_similar(base: &Path, path: &Path, pieces: u64, piece_bytes: u64) {
     let size = fs::copy(base, path).unwrap();
@@ -86,14 +80,14 @@ fn fetched(
     bytes
 }
 
-/// Y26, R8, S90: with a near-identical copy in a directory beside the destination's, next to nothing more crosses the wire than with the
+/// Y21, Y26, R8, S90: with a near-identical copy in a directory beside the destination's, next to nothing more crosses the wire than with the
 /// same copy at the destination.
 #[test]
 fn a_sibling_costs_what_an_older_version_does() {
     let Some(lab) = Lab::of(2).alone().rate_mbit(SLOW).build() else { return };
     let (from, to) = lab.pair();
     to.sshd();
-    configure(to, "search = true\n");
+    to.configure("search = true\n");
     let source = from.file("image");
     data::write_random(&source, SIZE, 501);
     let at_99 = lab.dir().join("similar-99");
@@ -111,7 +105,7 @@ fn a_sibling_costs_what_an_older_version_does() {
     let similar_50 = cost("similar-50", &lab, &source, |top| place(&at_50, top.join("b/image")));
     assert!(similar_50 < SIZE * 65 / 100, "{similar_50}");
 
-    configure(to, "search = true\nsearch_policy = \"no-disk\"\n");
+    to.configure("search = true\nsearch_policy = \"no-disk\"\n");
     lab.limit_rate(FAST);
     let off = cost("no-disk", &lab, &source, |top| place(&at_99, top.join("a/image")));
     assert!(off > SIZE, "{off}");
@@ -125,7 +119,7 @@ fn a_sibling_costs_next_to_nothing_more_over_a_slow_line() {
     let Some(lab) = Lab::of(2).alone().condition(T1).build() else { return };
     let (from, to) = lab.pair();
     to.sshd();
-    configure(to, "search = true\n");
+    to.configure("search = true\n");
     let source = from.file("image");
     data::write_random(&source, LARGE, 541);
     let at_99 = lab.dir().join("similar-99");
@@ -194,7 +188,7 @@ fn each_policy_finds_what_there_is() {
     let source = from.file("image");
     data::write_random(&source, SIZE, 511);
     for policy in ["cost", "breadth-first", "all-stats", "no-pressure"] {
-        configure(to, &format!("search = true\nsearch_policy = \"{policy}\"\n"));
+        to.configure(&format!("search = true\nsearch_policy = \"{policy}\"\n"));
         let bytes = cost(policy, &lab, &source, |top| {
             fs::create_dir(top.join("a")).unwrap();
             fs::copy(&source, top.join("a/image")).unwrap();
@@ -219,7 +213,7 @@ fn a_search_keeps_to_its_scope() {
     };
     let off = cost("without-search", &lab, &source, beside);
     assert!(off > SIZE, "{off}");
-    configure(to, "search = true\n");
+    to.configure("search = true\n");
     // Beside the home, not in it.
     let outside = lab.dir().join("outside");
     fs::create_dir(&outside).unwrap();
@@ -308,7 +302,7 @@ fn a_tree_beside_costs_what_an_older_one_does() {
     };
     let off = copy("search-off", "beside");
     assert!(off > size, "{off}");
-    configure(to, "search = true\n");
+    to.configure("search = true\n");
     let older = copy("older", "here");
     let beside = copy("beside", "beside");
     eprintln!("{size} bytes: {older} over an older version, {beside} beside one, {off} without a search");
@@ -347,7 +341,7 @@ fn a_tree_that_is_fetched_is_looked_for_where_that_is_said() {
     let Some(lab) = Lab::of(2).alone().rate_mbit(FAST).build() else { return };
     let (from, to) = lab.pair();
     from.sshd();
-    configure(to, "search = true\n");
+    to.configure("search = true\n");
     let source = from.directory("tree");
     let size = write_tree(&source, false);
     let beside = to.home().join("beside");
@@ -418,7 +412,7 @@ fn rename_all(top: &Path, heap: &Path) -> u64 {
     count
 }
 
-/// Issue 7 "data already on the receiver's disk under any name costs no network", S97, S91: a tree that is synchronised from a host, or by its ticket, comes as
+/// Y2, Y26, issue 7 "data already on the receiver's disk under any name costs no network", S97, S91: a tree that is synchronised from a host, or by its ticket, comes as
 /// a difference to another state of it, or from files of any name, below the directory that `--search` names; without it all of it comes.
 /// Nothing comes to here over a network in other directions, where the option is refused.
 #[test]
@@ -427,7 +421,7 @@ fn what_is_synchronised_is_looked_for_where_that_is_said() {
     let (from, to) = lab.pair();
     from.sshd();
     // It counts for what others bring here.
-    configure(to, "search = true\n");
+    to.configure("search = true\n");
     let source = from.directory("tree");
     let size = write_tree(&source, false);
     let (beside, heap) = (to.home().join("beside"), to.home().join("heap"));
@@ -498,7 +492,7 @@ fn a_search_that_is_turned_off_is_told() {
     let (_sharing, directory) = share_directory(from, &source);
     let shared = share(from, &source.join("image"));
     for is_off in [true, false] {
-        configure(to, if is_off { "search_policy = \"no-disk\"\n" } else { "" });
+        to.configure(if is_off { "search_policy = \"no-disk\"\n" } else { "" });
         let there = |name: &str| to.home().join(format!("{name}-{is_off}"));
         let programs = [
             sync_tree(to, from, slashed(from.remote(&source)), there("ssh").into()),
@@ -515,7 +509,7 @@ fn a_search_that_is_turned_off_is_told() {
     }
 }
 
-/// Issue 7 "data already on the receiver's disk under any name costs no network", S97: a tree that is synchronised to here by a login comes as a
+/// Y2, Y26, issue 7 "data already on the receiver's disk under any name costs no network", S97: a tree that is synchronised to here by a login comes as a
 /// difference to one that lies beside the destination, or from files of any name in the home, if the configuration says `search = true`; else all of
 /// it comes.
 #[test]
@@ -540,7 +534,7 @@ fn what_is_synchronised_by_a_login_is_looked_for() {
     };
     let off = push("search-off", false);
     assert!(off > size, "{off}");
-    configure(to, "search = true\n");
+    to.configure("search = true\n");
     let beside = push("beside", false);
     let renamed = push("under other names", true);
     eprintln!("{size} bytes: {off} without a search, {beside} of another state, {renamed} of other names");
@@ -602,7 +596,7 @@ fn the_kernel_sees_what_a_search_lists_and_reads() {
     fs::copy(&source, place("work/project-old/new".to_owned(), "image.img")).unwrap();
     let copy = place("work/project/new".to_owned(), "image.img");
     let seen = |policy: &str| {
-        configure(to, &format!("search_policy = \"{policy}\"\n"));
+        to.configure(&format!("search_policy = \"{policy}\"\n"));
         let seen = seen_by_the_kernel(to, &top, &shared.ticket, &copy, &to.file(policy));
         data::assert_same(&source, &copy);
         fs::remove_file(&copy).unwrap();

@@ -28,10 +28,8 @@ const FAST: u32 = 80;
 const AGAIN: usize = 3;
 
 fn configure(host: &Host, text: &str) {
-    let config = host.home().join(".config/dray/config.toml");
-    fs::create_dir_all(config.parent().unwrap()).unwrap();
     // One connection has one order.
-    fs::write(config, format!("connections = 1\n{text}")).unwrap();
+    host.configure(&format!("connections = 1\n{text}"));
 }
 
 /// What is sent, and an older version of it.

@@ -96,7 +96,7 @@ fn archive(program: Program<'_>) -> Program<'_> {
     program.arg("-a").time_limit(LONG)
 }
 
-/// Issue "a compiler toolchain and a kernel source tree arrive as root …; afterwards rsync -aHAXn --checksum finds nothing.
+/// Y1, issue "a compiler toolchain and a kernel source tree arrive as root …; afterwards rsync -aHAXn --checksum finds nothing.
 /// Hard-linked and sparse files stay so": both ways, and again without a content sent.
 #[test]
 fn trees_arrive_as_they_are() {
@@ -157,7 +157,7 @@ fn far_user(host: &dray_e2e::Host, place: &Path) -> PathBuf {
     far
 }
 
-/// The same where the far end is a user without rights: what that user may keep is kept, and the exit code is 0.
+/// Y1: the same where the far end is a user without rights: what that user may keep is kept, and the exit code is 0.
 #[test]
 fn a_tree_arrives_for_a_user() {
     let Some(lab) = Lab::of(2).build() else { return };

@@ -137,7 +137,7 @@ fn an_update_costs_what_changed() {
 }
 
 /// R12, P7 "never slower": a disk that reads less than the network brings has enough to do with what comes, so an older version on it is left alone. A slower
-/// network asks for what changed.
+/// network asks for what changed; and so does any, where the receiver is told to have no regard for that.
 #[test]
 fn an_older_version_on_a_slow_disk_is_for_slow_networks() {
     if !is_isolated("an_older_version_on_a_slow_disk_is_for_slow_networks") {
@@ -164,6 +164,14 @@ fn an_older_version_on_a_slow_disk_is_for_slow_networks() {
                 (least..=most).contains(&cost),
                 "{way:?}, {rate_mbit:?} Mbit/s: {cost} bytes on the wire"
             );
+        }
+        if way == Way::Upload {
+            write_edited(&file, &journey.copy, Edit::Page);
+            disk.cool(disk.path()).unwrap();
+            lab.host(1).configure("search = true\nsearch_policy = \"no-pressure\"\n");
+            let cost = journey.cost(journey.program());
+            assert!(cost <= 2 * MIB, "no-pressure: {cost} bytes on the wire");
+            lab.host(1).configure("");
         }
         fs::remove_file(&journey.copy).unwrap();
     }
@@ -263,7 +271,7 @@ fn what_stands_in_a_file_four_times_is_fetched_once() {
     }
 }
 
-/// Design 2, "nothing of this is believed": somebody writes to the older version, or cuts it short, after it was cut into
+/// Y3, design 2, "nothing of this is believed": somebody writes to the older version, or cuts it short, after it was cut into
 /// chunks. What was taken from it is found to be wrong by the root, and that much is fetched. The holder is stopped
 /// while the receiver looks at its older version, so the change always comes between the two.
 #[test]

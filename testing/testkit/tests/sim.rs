@@ -221,7 +221,7 @@ fn who_lost_its_power_serves_nothing_that_it_lost() {
     assert_eq!(clean(&plan).done(), 2, "a kill takes nothing away");
 }
 
-/// P4, P8, Y6: what a link can carry arrives in the time that it needs for it and a few round trips; two links carry twice as much.
+/// P4, P8, Y6, Y24: what a link can carry arrives in the time that it needs for it and a few round trips; two links carry twice as much.
 #[test]
 fn links_are_used_to_the_full() {
     let (megabyte, millisecond_ns) = (1_u64 << 20, 1_000_000_u64);

@@ -37,7 +37,7 @@ const fn mutation(
 }
 
 /// All of them, cheapest packages first.
-pub(crate) const MUTATIONS: [Mutation; 33] = [
+pub(crate) const MUTATIONS: [Mutation; 35] = [
     mutation(
         "parents-unproven",
         "crates/core/src/hash_tree/verify.rs",
@@ -198,6 +198,12 @@ pub(crate) const MUTATIONS: [Mutation; 33] = [
         ["dray-engine", "--lib", "ranking_takes_steps_by_files"],
     ),
     mutation(
+        "ranked-at-once",
+        "crates/engine/src/search/mod.rs",
+        ["> CHANGE_MIN * before as f64", "> 0.0 * before as f64"],
+        ["dray-engine", "--lib", "ranking_takes_steps_by_files"],
+    ),
+    mutation(
         "paths-unlike",
         "crates/engine/src/search/likeness.rs",
         ["right.max(elsewhere * elsewhere)", "right.max(elsewhere)"],
@@ -232,6 +238,12 @@ pub(crate) const MUTATIONS: [Mutation; 33] = [
         "crates/node/src/transfer/update/late.rs",
         ["if lock(&self.planner).handle_found(self.now_us(), group) {", "if false {"],
         ["dray-node", "--lib", "what_is_found_late_is_taken_back_from_the_network"],
+    ),
+    mutation(
+        "overwritten-trusted",
+        "crates/store/src/local/object.rs",
+        ["Ok(now) if self.trusted == Some(now) &&", "Ok(now) if self.trusted.map(|_| now) == Some(now) &&"],
+        ["dray-transfer", "changed", "an_overwritten_file_is_changed"],
     ),
     mutation(
         "changed-file-kept",

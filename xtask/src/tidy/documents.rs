@@ -54,6 +54,7 @@ pub(super) fn check(
     code_map(&read(root, Path::new("ARCHITECTURE.md"))?, workspace, findings);
     let tests: BTreeSet<&str> = files.iter().flat_map(functions).collect();
     promises(&read(root, Path::new("docs/semantics.md"))?, &tests, findings, notes);
+    requirements(&read(root, Path::new("docs/requirements.md"))?, &tests, findings);
     let mut pages = Vec::new();
     sources::find(root, "md", &mut pages)?;
     for page in pages {
@@ -122,6 +123,31 @@ fn promises(page: &str, tests: &BTreeSet<&str>, findings: &mut Vec<Finding>, not
     }
 }
 
+/// Rows `| line | state | tests | broken |`: none of it is empty, and each word with an underscore among the tests is the name of a function.
+fn requirements(page: &str, tests: &BTreeSet<&str>, findings: &mut Vec<Finding>) {
+    let path = "docs/requirements.md";
+    let rows = tables(page);
+    if rows.is_empty() {
+        findings.push(Finding::new("requirements", path, 0, "there are no rows"));
+    }
+    for row in rows {
+        let [line, state, named, broken] = row.cells.as_slice() else {
+            let message = "a row has a line, a state, tests and what was broken";
+            findings.push(Finding::new("requirements", path, row.line, message));
+            continue;
+        };
+        if [state, named, broken].iter().any(|cell| ["", "-", "–", "—"].contains(&cell.as_str())) {
+            let message = format!("{line}: say what holds, name a test, and what was broken to see it fail");
+            findings.push(Finding::new("requirements", path, row.line, message));
+        }
+        let words = named.split(|c: char| !c.is_ascii_alphanumeric() && c != '_');
+        for name in words.filter(|word| word.contains('_') && !tests.contains(word)) {
+            let message = format!("{line}: no test is called {name}");
+            findings.push(Finding::new("requirements", path, row.line, message));
+        }
+    }
+}
+
 /// Relative links `](path)` and `](path#anchor)`.
 fn links(root: &Path, page: &Path, text: &str, findings: &mut Vec<Finding>) {
     let folder = root.join(page.parent().unwrap_or(Path::new("")));
@@ -177,6 +203,17 @@ mod tests {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"));
         let text = "[a](Cargo.toml) [b](src/main.rs#x) [c](https://example.org/) [d](#here) [e](gone.md)";
         links(root, Path::new("page.md"), text, &mut findings);
+        assert_eq!(findings.len(), 1, "{findings:?}");
+    }
+
+    #[test]
+    fn requirements_name_tests_and_what_was_broken() {
+        let mut findings = Vec::new();
+        let page = "|a|b|c|d|\n|-|-|-|-|\n| Y1 | holds | `is_there`, `there` | x |\n| Y2 | holds | `is_gone` | – |\n| Y3 | holds |";
+        requirements(page, &BTreeSet::from(["is_there"]), &mut findings);
+        assert_eq!(findings.len(), 3, "{findings:?}");
+        findings.clear();
+        requirements("", &BTreeSet::new(), &mut findings);
         assert_eq!(findings.len(), 1, "{findings:?}");
     }
 }

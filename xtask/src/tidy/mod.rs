@@ -11,6 +11,7 @@
 //! | `code-map` | the code map in ARCHITECTURE.md and the workspace list the same folders |
 //! | `limits` | `docs/limits.md` lists every constant of `crates/core/src/limits.rs` with its value |
 //! | `promises` | a test named in `docs/semantics.md` exists, and the numbers of promises grow |
+//! | `requirements` | a test named in `docs/requirements.md` exists, and no cell there is empty |
 //! | `links` | a relative link in a Markdown file leads to a file |
 //! | `file-head` | a `.rs` file starts with `//!` |
 //! | `file-length` | a file has at most 1,000 lines outside tests, or says in its `//!` why not |

@@ -89,6 +89,7 @@ pub(crate) const LACKING: &[Lacking] = &[
             "--compress-level",
             "--zl",
             "--compress-threads",
+            "--zt",
             "--skip-compress",
             "--old-compress",
             "--new-compress",

@@ -210,7 +210,7 @@ fn nothing_is_left_behind() {
     assert_eq!(search.next(&mut || now_us), Some(Operation::Hash(file)));
 }
 
-/// Y9, Y11, Y25: the destination's directory and those above come first; with other policies directories and files come in other orders.
+/// Y4, Y9, Y11, Y25: the destination's directory and those above come first; with other policies directories and files come in other orders.
 #[test]
 fn policies_rank_differently() {
     let order = |policy| {

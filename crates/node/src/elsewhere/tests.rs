@@ -156,7 +156,7 @@ impl Hints for Lying {
     }
 }
 
-/// "Entries are hints": an index that leads out of the directory, to what is no file, or to other bytes, is of no use and does no harm.
+/// Y3 "entries are hints": an index that leads out of the directory, to what is no file, or to other bytes, is of no use and does no harm.
 #[test]
 fn what_an_index_says_is_not_believed() {
     let dir = tempfile::tempdir().unwrap();

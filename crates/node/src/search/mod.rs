@@ -73,7 +73,7 @@ pub enum SearchPolicy {
     BreadthFirst,
     /// All directories before the first file.
     AllStats,
-    /// As `Cost`, but without regard to the transfer's own work.
+    /// As `Cost`, but without regard to the transfer's own work; and an older version is read however slow its disk is.
     NoPressure,
     /// Not at all.
     NoDisk,
@@ -332,6 +332,11 @@ impl DiskSearch {
     pub(crate) fn ask(&self, index: Arc<Elsewhere>) {
         *lock(&self.shared.index) = Some(index);
         lock(&self.shared.finds).ask_index();
+    }
+
+    /// False with [`SearchPolicy::NoPressure`].
+    pub(crate) fn heeds_pressure(&self) -> bool {
+        self.shared.heeds_pressure
     }
 
     /// True if an index gives hope.

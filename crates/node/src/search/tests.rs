@@ -71,7 +71,7 @@ fn found(search: &DiskSearch, keys: &[ChunkKey], told_bytes: usize) -> usize {
     }
 }
 
-/// Design 16: only regular files below the scope are read, over no link and no mount, and nothing that is being received; what a device or a
+/// Design 16, Y10, Y11: only regular files below the scope are read, over no link and no mount, and nothing that is being received; what a device or a
 /// fifo may do when it is opened does not happen.
 #[test]
 fn a_search_stays_in_its_scope() {
@@ -118,7 +118,7 @@ fn a_search_stays_in_its_scope() {
     assert_eq!(opened.destination(), Some(vec![b"to".to_vec()]));
 }
 
-/// A file that is at its path twice, or is the older version, is read once, or not at all; bytes that are nowhere are not found.
+/// Y9, Y10: a file that is at its path twice, or is the older version, is read once, or not at all; bytes that are nowhere are not found.
 #[test]
 fn a_file_is_read_once() {
     let dir = tempfile::tempdir().unwrap();
@@ -219,7 +219,7 @@ fn a_search_stands_back_for_the_transfer() {
     );
 }
 
-/// Y7 "only if no disk pressure": while the transfer has something to do, nothing is ranked, however much more is wanted than when that was done
+/// Y4, Y7 "only if no disk pressure": while the transfer has something to do, nothing is ranked, however much more is wanted than when that was done
 /// last; after that it is.
 #[test]
 fn nothing_is_ranked_while_the_transfer_has_something_to_do() {
@@ -361,7 +361,7 @@ fn a_search_with_nothing_to_do_says_so() {
     assert_eq!(search.read_bytes(), 0);
 }
 
-/// Y7, design 7: where there are many files to be ranked, it is done some at a time. In between others have the order, and what the transfer has to do is waited
+/// Y4, Y7, design 7: where there are many files to be ranked, it is done some at a time. In between others have the order, and what the transfer has to do is waited
 /// for, as before each other step.
 #[test]
 fn ranking_stands_back_too() {

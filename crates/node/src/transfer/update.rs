@@ -224,6 +224,13 @@ impl OlderVersion {
         OlderVersion { delivery: Some(delivery.clone()), ..self }
     }
 
+    /// Whether it is left alone where its disk is slower than the network: not where its blocks are shared, so that next to nothing is to be written, nor
+    /// where the user said that nothing counts but what is here.
+    fn may_be_left(&self) -> bool {
+        let heeds_pressure = self.disk.as_ref().is_none_or(|disk| disk.heeds_pressure());
+        heeds_pressure && !self.delivery.as_ref().is_some_and(|delivery| delivery.shares_parts())
+    }
+
     /// Which file it is, if it is one.
     pub(crate) fn identity(&self) -> Option<Identity> {
         let (file, _) = self.file.as_ref()?;
@@ -330,7 +337,7 @@ impl Transfer {
             .ok_or_else(|| Error::new(ErrorKind::Unsupported, "the object is too large for a recipe"))?;
         let over = || stop.is_set() || self.is_over();
         let cut = Cut::of(old.size_bytes);
-        let mut race = Race::new(&cut);
+        let mut race = if old.may_be_left() { Race::new(&cut) } else { Race::none(&cut) };
         thread::scope(|scope| {
             let cutting = scope.spawn(|| {
                 let _working = self.pressure.begin();

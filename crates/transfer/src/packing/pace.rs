@@ -108,9 +108,11 @@ impl Pace {
             }
             self.off_bytes = OFF_BYTES;
         } else {
-            let memory_mib = MEMORY_MIB + (self.decided_bytes.saturating_add(self.bytes) >> 20) * MEMORY_MIB_PER_MIB;
+            let memory_mib =
+                MEMORY_MIB + (self.decided_bytes.saturating_add(self.bytes) >> 20) * MEMORY_MIB_PER_MIB;
             let is_affordable = |at: &usize| {
-                busy * LEVELS[*at].cost / self.level().cost <= AIM && LEVELS[*at].memory_mib as u64 <= memory_mib
+                busy * LEVELS[*at].cost / self.level().cost <= AIM
+                    && LEVELS[*at].memory_mib as u64 <= memory_mib
             };
             let best = (0..LEVELS.len()).rev().find(is_affordable).unwrap_or(0);
             if best > self.at || busy > TOO_BUSY {

@@ -86,7 +86,7 @@ fn what_has_begun_is_asked_for_twice() {
     assert_eq!(planner.explain(now_us).duplicate_bytes, 5 * GROUP_BYTES);
 }
 
-/// The bound: however much the slow one owes and cannot be told to leave, at most 16 MiB are asked for twice.
+/// Y20, the bound: however much the slow one owes and cannot be told to leave, at most 16 MiB are asked for twice.
 #[test]
 fn duplicates_are_bounded() {
     let units = 64;

@@ -489,7 +489,7 @@ fn what_was_forgotten_makes_room() {
     assert!(!bed.indexing.open().unwrap().has_dead());
 }
 
-/// What is gone leaves before what is there, whatever their ages: the index is full of files that were removed, and one that is older than
+/// Y8: what is gone leaves before what is there, whatever their ages: the index is full of files that were removed, and one that is older than
 /// they were gets in; the one that is there stays.
 #[test]
 fn what_is_gone_leaves_first() {

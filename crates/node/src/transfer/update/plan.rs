@@ -128,19 +128,19 @@ impl<'a> Plan<'a> {
         self.holds_back = true;
     }
 
-    /// Wants the first groups that nothing is known of, `count` at most, whatever the recipe will say. False if there are none.
-    pub(super) fn probe(&mut self, count: u64) -> bool {
+    /// Wants the first groups that nothing is known of, `count` at most, whatever the recipe will say; how many those are.
+    pub(super) fn probe(&mut self, count: u64) -> u64 {
         let first = self.probed.max(self.group);
-        let Some(units) = self.wanted_units.next_from(first / UNIT_GROUPS) else { return false };
+        let Some(units) = self.wanted_units.next_from(first / UNIT_GROUPS) else { return 0 };
         let start = first.max(units.start * UNIT_GROUPS);
         let end = start.saturating_add(count).min(units.end * UNIT_GROUPS).min(self.geometry.groups());
         if start >= end {
-            return false;
+            return 0;
         }
         self.probed = end;
         self.want(start..end);
         self.tell();
-        true
+        end - start
     }
 
     /// Whether something of the chunk is to come: the rest of it may be here from an earlier run.

@@ -14,6 +14,11 @@ use crate::search::scheduled;
 
 /// Who reads from memory is through with a few MiB after so long; until then it is not known what the cut waits for.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
+/// A disk that spins up, or has others' writes to do first, says nothing by its first moments: so much is read, or so long it has read at least a little,
+/// before its rate counts.
+const DISK_BYTES: u64 = 4 << 20;
+const DISK_TIME: Duration = Duration::from_millis(500);
+const DISK_BYTES_MIN: u64 = 1 << 20;
 /// A cut that is done so soon is not worth a question.
 const WORTH: Duration = Duration::from_millis(300);
 /// The disk is what it waits for if it is for one of so many parts of the time.
@@ -26,8 +31,12 @@ const LASTING_SLOWER: u64 = 2;
 const LASTING: Duration = Duration::from_millis(20);
 /// By how much it has to be faster each time for more to be asked for.
 const GROWS: f64 = 1.25;
-/// More than this is not fetched to find out.
+/// More than this is not fetched to find out, in all, before it was faster.
 const GROUPS_MAX: u64 = 256;
+/// For so long the network has to be faster: a line that is slow lets a few MiB through at once.
+const LASTS: Duration = Duration::from_millis(100);
+/// What a network that was faster is asked for at once: what the disk reads meanwhile, so that little is in vain if it is so no longer.
+const AT_ONCE: Duration = Duration::from_millis(50);
 
 /// The cut of an older version, as others see it go on.
 #[derive(Debug)]
@@ -87,23 +96,41 @@ impl Cut {
         self.is_left.load(Ordering::Relaxed)
     }
 
-    /// True until it is known whether it waits for a disk.
+    /// True until it is known whether it waits for a disk, and for how fast a one, for [`MEASURING_TIME`] at most.
     fn is_new(&self) -> bool {
-        !self.is_done() && self.begun.get().is_none_or(|begun| begun.at.elapsed() < FIRST_LOOK)
+        let is_new = |begun: &Begun| {
+            let elapsed = begun.at.elapsed();
+            elapsed < FIRST_LOOK
+                || elapsed < MEASURING_TIME
+                    && self.read_bytes.load(Ordering::Relaxed) < DISK_BYTES
+                    && begun.busy().is_some_and(|busy| waits_for_disk(elapsed, busy))
+        };
+        !self.is_done() && self.begun.get().is_none_or(is_new)
     }
 
     /// Bytes a second that the disk reads, if the cut waits for that and will for some time.
     fn disk_bytes_per_s(&self) -> Option<u64> {
         let begun = self.begun.get().filter(|_| !self.is_done())?;
         let elapsed = begun.at.elapsed();
-        let busy = busy(begun.thread)?.saturating_sub(begun.busy?);
-        disk_rate(self.size_bytes, self.read_bytes.load(Ordering::Relaxed), elapsed, busy)
+        disk_rate(self.size_bytes, self.read_bytes.load(Ordering::Relaxed), elapsed, begun.busy()?)
     }
+}
+
+impl Begun {
+    /// How long the thread has run since, or was ready to and waited; `None` where the kernel does not tell.
+    fn busy(&self) -> Option<Duration> {
+        Some(busy(self.thread)?.saturating_sub(self.busy?))
+    }
+}
+
+fn waits_for_disk(elapsed: Duration, busy: Duration) -> bool {
+    elapsed >= FIRST_LOOK && busy <= elapsed / WAITS_PART
 }
 
 /// Of a cut that has taken so long, in `busy` of which it ran or waited for a processor.
 fn disk_rate(size_bytes: u64, read_bytes: u64, elapsed: Duration, busy: Duration) -> Option<u64> {
-    if elapsed < FIRST_LOOK || busy > elapsed / WAITS_PART {
+    let is_known = read_bytes >= DISK_BYTES || read_bytes >= DISK_BYTES_MIN && elapsed >= DISK_TIME;
+    if !is_known || !waits_for_disk(elapsed, busy) {
         return None;
     }
     let rate = rate(read_bytes, elapsed);
@@ -117,15 +144,21 @@ fn busy(thread: i32) -> Option<Duration> {
     Some(Duration::from_nanos(ran_ns.saturating_add(waited_ns)))
 }
 
-/// What the network brought in a moment is held against the disk, more each time until one of both is faster.
+/// What the network brought in a moment is held against the disk, more each time until one of both is faster, and for a while.
 #[derive(Debug)]
 pub(super) struct Race<'a> {
     cut: &'a Cut,
+    /// To be asked for next.
     groups: u64,
+    /// Asked for so far.
+    asked_groups: u64,
+    /// When the last ones were asked for, and what the network had brought by then.
     asked: Option<(Instant, u64)>,
     begun: Option<Instant>,
     /// Bytes a second when it was looked last.
     rate: u64,
+    /// For how long it has been faster.
+    faster: Duration,
     is_over: bool,
 }
 
@@ -142,10 +175,24 @@ enum Verdict {
 
 impl<'a> Race<'a> {
     pub(super) fn new(cut: &'a Cut) -> Race<'a> {
-        Race { cut, groups: FIRST_GROUPS, asked: None, begun: None, rate: 0, is_over: false }
+        Race {
+            cut,
+            groups: FIRST_GROUPS,
+            asked_groups: 0,
+            asked: None,
+            begun: None,
+            rate: 0,
+            faster: Duration::ZERO,
+            is_over: false,
+        }
     }
 
-    /// True while nothing more can come of it.
+    /// None: the older version is wanted however slow its disk is.
+    pub(super) fn none(cut: &'a Cut) -> Race<'a> {
+        Race { is_over: true, ..Race::new(cut) }
+    }
+
+    /// True if nothing more can come of it.
     pub(super) fn is_over(&self) -> bool {
         self.is_over || self.cut.is_done()
     }
@@ -156,38 +203,59 @@ impl<'a> Race<'a> {
         !self.is_over() && self.begun.map_or_else(|| self.cut.is_new(), is_soon)
     }
 
-    /// How many groups to ask for next, if the cut waits for a disk that reads `disk` bytes a second; none where that is the faster one. `Unsupported` where the
-    /// network is.
-    fn next(&mut self, disk: Option<u64>, round_trip: Duration) -> Result<Option<u64>> {
+    /// How many groups to ask for next, if the cut waits for a disk that reads `disk` bytes a second and the network has brought `came` bytes in all; none
+    /// where the disk is the faster one. `Unsupported` where the network is.
+    fn next(&mut self, disk: Option<u64>, came: u64, round_trip: Duration) -> Result<Option<u64>> {
         let Some(disk) = disk else { return Ok(None) };
-        if let Some((at, bytes)) = self.asked.take() {
-            let took = at.elapsed();
-            let before = std::mem::replace(&mut self.rate, rate(bytes, took));
-            match verdict(disk, bytes, took, round_trip, before) {
-                Verdict::Network => {
-                    return Err(Error::new(ErrorKind::Unsupported, "the network is faster than the disk"));
-                }
+        if let Some((at, before)) = self.asked.take() {
+            let (took, bytes) = (at.elapsed(), came.saturating_sub(before));
+            let rate_before = std::mem::replace(&mut self.rate, rate(bytes, took));
+            match verdict(disk, bytes, took, round_trip, rate_before) {
+                Verdict::Network => self.faster += took,
                 Verdict::Disk => self.is_over = true,
-                Verdict::Open => self.is_over = self.groups > GROUPS_MAX,
+                Verdict::Open => self.faster = Duration::ZERO,
+            }
+            if self.faster >= LASTS {
+                return Err(left_alone());
             }
         }
-        if self.is_over {
-            return Ok(None);
-        }
+        let groups = match self.faster.is_zero() {
+            true => self.groups.min(GROUPS_MAX.saturating_sub(self.asked_groups)),
+            false => {
+                let at_once = (disk as f64 * AT_ONCE.as_secs_f64()) as u64;
+                self.groups.min(at_once.max(MEASURED_BYTES) / GROUP_BYTES)
+            }
+        };
+        self.is_over |= groups == 0;
+        Ok((!self.is_over).then_some(groups))
+    }
+
+    /// So many groups are asked for now.
+    fn goes_out(&mut self, groups: u64, came: u64) {
         let now = Instant::now();
         self.begun.get_or_insert(now);
-        let groups = self.groups;
-        self.asked = Some((now, groups * GROUP_BYTES));
-        self.groups = if groups == FIRST_GROUPS { 3 * FIRST_GROUPS } else { groups.saturating_mul(2).max(8) };
-        Ok(Some(groups))
+        self.asked = Some((now, came));
+        self.asked_groups = self.asked_groups.saturating_add(groups);
+        self.groups = match self.groups {
+            FIRST_GROUPS => 3 * FIRST_GROUPS,
+            before => before.saturating_mul(2).max(8),
+        };
     }
 }
 
+fn left_alone() -> Error {
+    Error::new(ErrorKind::Unsupported, "the network is faster than the disk")
+}
+
 /// So many bytes came in that time, after `before` bytes a second, and the disk reads `disk` bytes a second meanwhile. A connection that has just begun takes some round trips for
-/// little.
+/// little, and one for what it is asked for alone.
 fn verdict(disk: u64, bytes: u64, took: Duration, round_trip: Duration, before: u64) -> Verdict {
+    if bytes < GROUP_BYTES {
+        // Zeros cross in no time.
+        return Verdict::Open;
+    }
     if bytes >= MEASURED_BYTES {
-        let network = rate(bytes, took);
+        let network = rate(bytes, took.saturating_sub(round_trip).max(took / 2));
         return match network {
             _ if network >= disk => Verdict::Network,
             _ if network as f64 >= before as f64 * GROWS => Verdict::Open,
@@ -205,13 +273,17 @@ fn verdict(disk: u64, bytes: u64, took: Duration, round_trip: Duration, before: 
 }
 
 impl Transfer {
-    /// Asks for a little of the object while the cut waits for a disk. `Unsupported` if the network brings more than that disk reads.
+    /// Asks for a little of the object while the cut waits for a disk. `Unsupported` if the network brings more than that disk reads, or has brought all.
     pub(super) fn race(&self, plan: &mut Plan<'_>, race: &mut Race<'_>) -> Result<()> {
         if race.is_over() || !self.has_fetched_all() || self.best_source(&[]).is_none() {
             return Ok(());
         }
-        if let Some(groups) = race.next(race.cut.disk_bytes_per_s(), self.round_trip())? {
-            race.is_over = !plan.probe(groups);
+        let came = self.came_bytes();
+        if let Some(groups) = race.next(race.cut.disk_bytes_per_s(), came, self.round_trip())? {
+            match plan.probe(groups) {
+                0 => return Err(left_alone()),
+                groups => race.goes_out(groups, came),
+            }
         }
         Ok(())
     }
@@ -239,7 +311,9 @@ mod tests {
         assert_eq!(disk_rate(1000 * MB, 7 * MB, ms(19), ms(1)), None, "too early");
         assert_eq!(disk_rate(27 * MB, 7 * MB, ms(100), ms(10)), None, "done soon");
         assert_eq!(disk_rate(29 * MB, 7 * MB, ms(100), ms(10)), Some(70 * MB));
-        assert!(disk_rate(1000 * MB, 0, ms(100), ms(0)).is_some(), "a disk that hangs");
+        assert_eq!(disk_rate(1000 * MB, 3 * MB, ms(400), ms(0)), None, "it has just begun");
+        assert!(disk_rate(1000 * MB, 3 * MB, ms(500), ms(0)).is_some(), "it is slow");
+        assert_eq!(disk_rate(1000 * MB, 0, ms(8000), ms(0)), None, "it spins up");
     }
 
     /// R12, P7 "never slower": a line of 1 Gbit/s is faster than a disk of 70 MB/s once a MiB has come, one of 100 Mbit/s and a T1 line are not, and the
@@ -258,30 +332,68 @@ mod tests {
         assert_eq!(look(8, 46, 4, 9 * MB), Verdict::Disk);
         assert_eq!(look(16, 60, 50, 5 * MB), Verdict::Open);
         assert_eq!(look(128, 117, 50, 30 * MB), Verdict::Network);
+        assert_eq!(look(107, 110, 50, 30 * MB), Verdict::Network, "a round trip is none of its doing");
+        assert_eq!(look(107, 330, 50, 22 * MB), Verdict::Disk);
         assert_eq!(look(16, 20, 0, 30 * MB), Verdict::Open, "it grows");
         assert_eq!(look(32, 40, 0, 50 * MB), Verdict::Disk, "it does not");
     }
 
-    /// A race ends, whoever wins: what is fetched to find out is bounded, and a cut that is done is no longer raced against.
-    #[test]
-    fn a_race_ends() {
+    /// A race in which each group takes `per_group` microseconds on the network, as long as it lasts; how many were asked for, and whether the network won.
+    fn run(disk: u64, per_group: impl Fn(u64) -> f64) -> (u64, bool) {
         let cut = Cut::of(1 << 40);
         let mut race = Race::new(&cut);
         assert!(race.is_measuring() && !race.is_over());
-        assert_eq!(race.next(None, Duration::ZERO).unwrap(), None, "it is not known what it waits for");
-        let mut asked = 0;
-        while let Some(groups) = race.next(Some(24 * MB), Duration::ZERO).unwrap() {
-            asked += groups;
-            // A little faster each time.
-            let rate = 13 * MB + groups * MB / 25;
-            let took = Duration::from_secs_f64((groups * GROUP_BYTES) as f64 / rate as f64);
-            race.rate = 0;
-            race.asked = Instant::now().checked_sub(took).map(|at| (at, groups * GROUP_BYTES));
-            assert!(asked <= 2 * GROUPS_MAX, "{asked} groups");
+        assert_eq!(race.next(None, 0, Duration::ZERO).unwrap(), None, "it is not known what it waits for");
+        let (mut asked, mut came) = (0, 0);
+        loop {
+            let groups = match race.next(Some(disk), came, Duration::ZERO) {
+                Ok(Some(groups)) => groups,
+                Ok(None) => break,
+                Err(_) => return (asked, true),
+            };
+            let took = Duration::from_secs_f64((asked..asked + groups).map(&per_group).sum::<f64>() / 1e6);
+            race.goes_out(groups, came);
+            race.asked = Instant::now().checked_sub(took).map(|at| (at, came));
+            (asked, came) = (asked + groups, came + groups * GROUP_BYTES);
+            assert!(asked <= 8 * GROUPS_MAX, "{asked} groups");
         }
-        assert!(asked >= GROUPS_MAX / 2 && race.is_over() && !race.is_measuring());
+        assert!(race.is_over() && !race.is_measuring());
+        (asked, false)
+    }
+
+    /// Microseconds that a group takes at so many MB/s.
+    fn at(mb_per_s: f64) -> f64 {
+        GROUP_BYTES as f64 / mb_per_s
+    }
+
+    /// R12: a race ends, whoever wins, and what is fetched to find out is bounded. A line that lets a few MiB through at once is no fast one.
+    #[test]
+    fn a_race_ends() {
+        let (asked, is_network) = run(70 * MB, |_| at(115.0));
+        assert!(is_network && asked < 2 * GROUPS_MAX, "{asked}");
+        assert!(run(70 * MB, |_| at(75.0)).1);
+        let (asked, is_network) = run(70 * MB, |_| at(12.0));
+        assert!(!is_network && asked <= 12, "{asked}");
+        let (asked, is_network) = run(70 * MB, |_| at(40.0));
+        assert!(!is_network && asked <= 28, "{asked}");
+        let (asked, is_network) = run(70 * MB, |group| if group < 96 { at(115.0) } else { at(6.0) });
+        assert!(!is_network && asked <= GROUPS_MAX, "{asked}");
+        let cut = Cut::of(1 << 40);
         cut.end();
         assert!(Race::new(&cut).is_over());
         assert_eq!(cut.disk_bytes_per_s(), None);
+    }
+
+    /// R12: zeros cross in no time, which says nothing of the network.
+    #[test]
+    fn zeros_are_no_fast_network() {
+        let cut = Cut::of(1 << 40);
+        let mut race = Race::new(&cut);
+        let mut asked = 0;
+        while let Some(groups) = race.next(Some(70 * MB), 0, Duration::ZERO).unwrap() {
+            race.goes_out(groups, 0);
+            asked += groups;
+        }
+        assert!(race.is_over() && asked <= GROUPS_MAX, "{asked}");
     }
 }

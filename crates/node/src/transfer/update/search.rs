@@ -116,12 +116,12 @@ impl Ahead {
         Ok(!spared.disk.may_hold())
     }
 
-    /// The next groups are asked for.
-    fn goes_out(&mut self) {
+    /// So many groups are asked for.
+    fn goes_out(&mut self, groups: u64) {
         if let Some(spared) = &mut self.spared {
             let now = Instant::now();
             spared.begun.get_or_insert(now);
-            spared.asked = Some((now, self.groups * GROUP_BYTES));
+            spared.asked = Some((now, groups * GROUP_BYTES));
             spared.held = None;
         }
         self.groups = match self.groups {
@@ -338,10 +338,10 @@ impl Transfer {
         // Nobody is measured who is not there.
         let is_alone = ahead.spared.is_some() && self.best_source(&[]).is_none();
         if self.has_fetched_all() && !is_alone && ahead.goes_on(self.round_trip())? {
-            if !plan.probe(ahead.groups) {
-                return Err(Error::new(ErrorKind::Unsupported, "all was fetched meanwhile"));
+            match plan.probe(ahead.groups) {
+                0 => return Err(Error::new(ErrorKind::Unsupported, "all was fetched meanwhile")),
+                groups => ahead.goes_out(groups),
             }
-            ahead.goes_out();
         }
         Ok(())
     }

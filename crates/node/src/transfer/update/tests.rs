@@ -81,7 +81,7 @@ fn planned_with(
     let told = Mutex::new(Vec::new());
     let tell = |groups| told.lock().unwrap().push(groups);
     let mut plan = Plan::new(geometry, &wanted, &tell);
-    (0..probes).for_each(|_| assert!(plan.probe(1)));
+    (0..probes).for_each(|_| assert_eq!(plan.probe(1), 1));
     let (sender, copied) = sync_channel(10_000);
     let pressure = crate::search::Pressure::default();
     let copies = Copies { sender, over: &|| false, pressure: &pressure };

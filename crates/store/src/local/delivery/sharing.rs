@@ -76,7 +76,7 @@ impl Delivery {
     }
 
     /// Whether its own file system can share parts of files, and did so far.
-    fn shares_parts(&self) -> bool {
+    pub fn shares_parts(&self) -> bool {
         let shared = &self.shared;
         // Asked once: on a network it is a question to the other end.
         let is_able = || kind(&shared.data).is_some_and(|kind| PART_SHARERS.contains(&kind));

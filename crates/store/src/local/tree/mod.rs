@@ -49,6 +49,7 @@ mod tests;
 mod unfinished;
 mod walk;
 mod write;
+mod writing_over;
 
 pub use attributes::AttributeSort;
 pub use backup::BackupOptions;

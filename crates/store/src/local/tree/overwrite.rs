@@ -3,22 +3,22 @@
 //! What comes is written beside it and proven there, as ever, and compared with it. Before the first byte that differs is written over it gets a name that says that the file
 //! is neither old nor new from now on; and in the end that name goes. Who is killed in between leaves the name and the whole file under it, from which the next run takes the content.
 
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::collections::HashSet;
 use std::fs::File;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
-use std::os::unix::fs::FileExt;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use dray_core::limits::TREE_LINK_GROUPS_MAX;
 use dray_core::tree::{Metadata, Name};
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{FallocateFlags, FileType, FlockOperation, Gid, Mode, OFlags, Statx, StatxFlags, Uid};
+use rustix::fs::{FileType, FlockOperation, Gid, Mode, OFlags, Statx, StatxFlags, Uid};
 use rustix::io::Errno;
 
 use super::attributes::{self, AttributeSort};
 use super::backup::Away;
-use super::content::{Piece, Read, read_content};
 use super::contested::key;
 use super::delete::made_at;
 use super::directory::{Directory, stat_fd, stat_fd_for};
@@ -30,13 +30,13 @@ use super::removing::mark_changed;
 use super::settings::{Settings, mtime_of};
 use super::temporary::{self, Temporary};
 use super::write::file_type;
+use super::writing_over::Over;
 
-/// What is compared at a time, and not written if it is the same: blocks of file systems, so that a snapshot shares what did not change.
-const BLOCK_BYTES: usize = 4096;
 /// The attribute that gives a program rights of root's.
 const CAPABILITY: &[u8] = b"security.capability";
-/// Bytes of the file that are read at a time.
-const READ_BYTES: usize = 256 * 1024;
+/// How long a file of several names is waited for that is changed under another one, and how often that is looked at.
+const NAMES_PATIENCE: Duration = Duration::from_secs(2);
+const NAMES_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Which file is meant. Numbers of inodes are given out again, so when it was made counts, too, where that is known.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -393,6 +393,7 @@ impl FileTarget {
     ) -> Result<Identity> {
         let (settings, directory) = (self.directory.settings(), &self.directory);
         let there = self.open_existing(existing)?;
+        self.hold_names(&there)?;
         let is_durable = settings.sync().is_some_and(|sync| sync.durable);
         if settings.fails_late(directory.device, new.file().as_fd()) {
             // What it did not take reads as zeros, or not at all, and is no content for a file that is there. Before its time is set, with which it would be written unheard.
@@ -513,6 +514,26 @@ impl FileTarget {
             return Ok((true, None));
         }
         hold(&self.directory, name).map(|held| (held.is_some(), held))
+    }
+
+    /// Of several that change one file under different names one alone does, for as long as `there` is open; the others wait a moment, as it may be this run that has it. Nothing
+    /// else keeps them apart, as what waits beside the file has the name of each. `Refused` if it takes longer.
+    pub(super) fn hold_names(&self, there: &Open) -> Result<()> {
+        if there.found.stx_nlink < 2 {
+            return Ok(());
+        }
+        let deadline = Instant::now() + NAMES_PATIENCE;
+        loop {
+            match rustix::fs::flock(&there.file, FlockOperation::NonBlockingLockExclusive) {
+                Err(Errno::WOULDBLOCK) if Instant::now() >= deadline => return Err(in_use()),
+                Err(Errno::WOULDBLOCK) => {
+                    self.directory.settings().check_stop()?;
+                    thread::sleep(NAMES_INTERVAL);
+                }
+                // Where there are no locks what waits beside the file is not locked either, which is told of there.
+                Ok(()) | Err(_) => return Ok(()),
+            }
+        }
     }
 
     /// `Changed` if the file has lost its name.
@@ -701,318 +722,5 @@ impl FileTarget {
         let bits = u32::from(found.stx_mode) & 0o7777;
         rustix::fs::chmod(Directory::path_of(fd.as_fd()), Mode::from_raw_mode(bits & 0o1777 | 0o600))?;
         Ok((fd, Mode::from_raw_mode(bits)))
-    }
-}
-
-/// Writes over a file.
-struct Over<'a> {
-    there: &'a File,
-    /// Its size.
-    end: u64,
-    /// It can be compared.
-    is_readable: bool,
-    /// Nothing is written.
-    is_dry: bool,
-    /// From the first byte on it is neither old nor new, and whoever stops the run waits until it is new.
-    has_begun: Cell<bool>,
-    /// Called right before that.
-    before: &'a dyn Fn() -> Result<()>,
-    check: &'a dyn Fn() -> Result<()>,
-}
-
-impl<'a> Over<'a> {
-    fn new(there: &'a File, end: u64, is_readable: bool, check: &'a dyn Fn() -> Result<()>) -> Over<'a> {
-        Over {
-            there,
-            end,
-            is_readable,
-            is_dry: false,
-            has_begun: Cell::new(false),
-            before: &|| Ok(()),
-            check,
-        }
-    }
-}
-
-impl Over<'_> {
-    fn check_stop(&self) -> Result<()> {
-        if self.has_begun.get() { Ok(()) } else { (self.check)() }
-    }
-
-    /// From now on it is written to.
-    fn begin(&self) -> Result<()> {
-        if !self.has_begun.get() {
-            (self.before)()?;
-            self.has_begun.set(true);
-        }
-        Ok(())
-    }
-
-    /// Makes it what `from`, of `size_bytes`, is; how many bytes were written or became holes.
-    fn bring(&self, from: &File, size_bytes: u64) -> Result<u64> {
-        let failed = |error| Error::file("write the file", error);
-        let mut buffer = vec![0; READ_BYTES];
-        let (mut at, mut written) = (0, 0);
-        let mut take = |read: Read<'_>| {
-            let (len, more) = match read {
-                Read::Hole(len) => (len, self.hole(at, len, &mut buffer)?),
-                Read::Data(bytes) => (bytes.len() as u64, self.data(at, bytes, &mut buffer)?),
-            };
-            (at, written) = (at + len, written + more);
-            Ok(())
-        };
-        let end = read_content(from, 0..size_bytes, true, &mut || self.check_stop(), &mut take)?;
-        if end != size_bytes {
-            return Err(Error::new(ErrorKind::Changed, "another program wrote to what came beside the file"));
-        }
-        let now = self.there.metadata().map_err(failed)?.len();
-        if now != size_bytes && !self.is_dry {
-            self.begin()?;
-            self.there.set_len(size_bytes).map_err(failed)?;
-        }
-        Ok(written)
-    }
-
-    /// What is there from `at` on, up to the end of `into` or of the file.
-    fn read<'b>(&self, at: u64, into: &'b mut [u8]) -> io::Result<&'b [u8]> {
-        let len = usize::try_from(self.end.saturating_sub(at)).unwrap_or(usize::MAX).min(into.len());
-        let mut filled = 0;
-        while self.is_readable && filled < len {
-            match self.there.read_at(&mut into[filled..len], at + filled as u64) {
-                Ok(0) => break,
-                Ok(count) => filled += count,
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Ok(&into[..filled])
-    }
-
-    fn data(&self, at: u64, bytes: &[u8], buffer: &mut [u8]) -> Result<u64> {
-        let failed = |error| Error::file("write the file", error);
-        let mut written = 0;
-        for (number, bytes) in bytes.chunks(buffer.len().max(1)).enumerate() {
-            let at = at + (number * buffer.len()) as u64;
-            let known = self.read(at, &mut buffer[..bytes.len()]).map_err(unread)?;
-            let is_same = |from, to| known.get(from..to) == Some(&bytes[from..to]);
-            for (from, to) in differing(at, bytes.len(), &is_same) {
-                if !self.is_dry {
-                    self.begin()?;
-                    self.there.write_all_at(&bytes[from..to], at + from as u64).map_err(failed)?;
-                }
-                written += (to - from) as u64;
-            }
-        }
-        Ok(written)
-    }
-
-    fn hole(&self, at: u64, len: u64, buffer: &mut [u8]) -> Result<u64> {
-        let failed = |error| Error::file("write the file", error);
-        // Another program may have made it longer.
-        let there = self.there.metadata().map_err(failed)?.len().max(self.end);
-        let end = at.saturating_add(len).min(there);
-        let (mut at, mut written) = (at, 0);
-        while at < end {
-            self.check_stop()?;
-            let piece =
-                if self.is_readable { Piece::next(self.there, at, end) } else { Piece::Data(end - at) };
-            let len = match piece {
-                Piece::Hole(len) => {
-                    at += len;
-                    continue;
-                }
-                Piece::Data(len) => usize::try_from(len).unwrap_or(usize::MAX).min(buffer.len()),
-            };
-            let known = self.read(at, &mut buffer[..len]).map_err(unread)?;
-            let is_same = |from, to| known.get(from..to).is_some_and(|it| it.iter().all(|byte| *byte == 0));
-            for (from, to) in differing(at, len, &is_same) {
-                if !self.is_dry {
-                    self.begin()?;
-                    self.clear(at + from as u64, (to - from) as u64).map_err(failed)?;
-                }
-                written += (to - from) as u64;
-            }
-            at += len as u64;
-        }
-        Ok(written)
-    }
-
-    /// Makes a hole, or zeros where the file system makes none.
-    fn clear(&self, at: u64, len: u64) -> io::Result<()> {
-        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match rustix::fs::fallocate(self.there, flags, at, len) {
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
-                let zeros = [0; BLOCK_BYTES];
-                let mut done = 0;
-                while done < len {
-                    let count = usize::try_from(len - done).unwrap_or(BLOCK_BYTES).min(BLOCK_BYTES);
-                    self.there.write_all_at(&zeros[..count], at + done)?;
-                    done += count as u64;
-                }
-                Ok(())
-            }
-            result => Ok(result?),
-        }
-    }
-}
-
-/// What is there cannot be compared.
-fn unread(error: io::Error) -> Error {
-    Error::file("read the file that is there, to compare it", error)
-        .advise("leave out --inplace: then it is replaced, and not read")
-}
-
-/// The parts of `len` bytes at `at` of a file in whose blocks anything is not the same, each as long as can be.
-fn differing(at: u64, len: usize, is_same: &dyn Fn(usize, usize) -> bool) -> Vec<(usize, usize)> {
-    let mut parts: Vec<(usize, usize)> = Vec::new();
-    let mut from = 0;
-    while from < len {
-        let in_block = (at.wrapping_add(from as u64) % BLOCK_BYTES as u64) as usize;
-        let to = len.min(from + BLOCK_BYTES - in_block);
-        if !is_same(from, to) {
-            match parts.last_mut().filter(|last| last.1 == from) {
-                Some(last) => last.1 = to,
-                None => parts.push((from, to)),
-            }
-        }
-        from = to;
-    }
-    parts
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::MetadataExt;
-
-    use proptest::prelude::*;
-
-    use super::*;
-
-    /// A file of these blocks, each of so many bytes: `None` for a hole.
-    fn made(blocks: &[Option<u8>], extra: usize) -> (File, Vec<u8>) {
-        let file = tempfile::tempfile().unwrap();
-        let mut bytes = Vec::new();
-        for block in blocks {
-            if let Some(byte) = block {
-                file.write_all_at(&[*byte; BLOCK_BYTES], bytes.len() as u64).unwrap();
-            }
-            bytes.extend([block.unwrap_or(0); BLOCK_BYTES]);
-        }
-        bytes.extend(vec![7; extra]);
-        file.write_all_at(&bytes[bytes.len() - extra..], (bytes.len() - extra) as u64).unwrap();
-        file.set_len(bytes.len() as u64).unwrap();
-        (file, bytes)
-    }
-
-    fn over<'a>(there: &'a File, is_readable: bool, check: &'a dyn Fn() -> Result<()>) -> Over<'a> {
-        Over::new(there, there.metadata().unwrap().len(), is_readable, check)
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
-        /// S86: what is there becomes what came, whatever either was; written is what differs and nothing else.
-        #[test]
-        fn what_differs_is_written(
-            old in prop::collection::vec(prop::option::of(0_u8..3), 0..80),
-            new in prop::collection::vec(prop::option::of(0_u8..3), 0..80),
-            extra in (0_usize..BLOCK_BYTES, 0_usize..BLOCK_BYTES),
-        ) {
-            let ((there, was), (from, is)) = (made(&old, extra.0), made(&new, extra.1));
-            let written = over(&there, true, &|| Ok(())).bring(&from, is.len() as u64).unwrap();
-            let mut now = vec![0; is.len() + 1];
-            prop_assert_eq!(there.read_at(&mut now, 0).unwrap(), is.len());
-            prop_assert!(now[..is.len()] == is[..]);
-            // What lies beyond the end of what was there is written, unless it is a hole.
-            let differs = |number: usize| -> usize {
-                let from = number * BLOCK_BYTES;
-                let to = is.len().min(from + BLOCK_BYTES);
-                let is_hole = new.get(number).is_some_and(Option::is_none);
-                let (kept, until) = (was.len().min(to), if is_hole { to.min(was.len().max(from)) } else { to });
-                let same = kept >= until && was.get(from..until) == is.get(from..until);
-                if same { 0 } else { until - from }
-            };
-            let expected: usize = (0..is.len().div_ceil(BLOCK_BYTES)).map(differs).sum();
-            prop_assert_eq!(written, expected as u64);
-            // Again there is nothing to do.
-            prop_assert_eq!(over(&there, true, &|| Ok(())).bring(&from, is.len() as u64).unwrap(), 0);
-        }
-
-        /// The same where it cannot be read.
-        #[test]
-        fn what_cannot_be_read_is_written(
-            old in prop::collection::vec(prop::option::of(0_u8..3), 0..20),
-            new in prop::collection::vec(prop::option::of(0_u8..3), 0..20),
-        ) {
-            let ((there, _), (from, is)) = (made(&old, 5), made(&new, 9));
-            over(&there, false, &|| Ok(())).bring(&from, is.len() as u64).unwrap();
-            let mut now = vec![0; is.len() + 1];
-            prop_assert_eq!(there.read_at(&mut now, 0).unwrap(), is.len());
-            prop_assert!(now[..is.len()] == is[..]);
-        }
-    }
-
-    /// S86: holes that come are holes of what is there, where it had other bytes.
-    #[test]
-    fn holes_are_made() {
-        let (there, _) = made(&[Some(1); 256], 0);
-        let mut blocks = [None; 256];
-        blocks[17] = Some(1);
-        let (from, _) = made(&blocks, 0);
-        let written = over(&there, true, &|| Ok(())).bring(&from, 256 * BLOCK_BYTES as u64).unwrap();
-        assert_eq!(written, 255 * BLOCK_BYTES as u64);
-        assert!(there.metadata().unwrap().blocks() <= 2 * BLOCK_BYTES as u64 / 512, "a hole");
-    }
-
-    /// S86: what another program appended meanwhile goes, where a hole comes.
-    #[test]
-    fn holes_are_made_beyond_what_was_there() {
-        let (there, _) = made(&[Some(1); 2], 0);
-        let it = over(&there, true, &|| Ok(()));
-        there.write_all_at(&[1; BLOCK_BYTES], 2 * BLOCK_BYTES as u64).unwrap();
-        let (from, is) = made(&[Some(1), None, None, None], 0);
-        it.bring(&from, is.len() as u64).unwrap();
-        let mut now = vec![9; is.len()];
-        assert_eq!(there.read_at(&mut now, 0).unwrap(), is.len());
-        assert!(now == is);
-    }
-
-    /// S86: who stops a run waits for no large file as long as nothing of it is written, and from then on until it is whole.
-    #[test]
-    fn a_stop_is_heard_until_the_first_byte_is_written() {
-        let asked = Cell::new(0);
-        let check = || {
-            asked.set(asked.get() + 1);
-            if asked.get() > 3 { Err(Error::new(ErrorKind::Interrupted, "interrupted")) } else { Ok(()) }
-        };
-        let len = 2048 * BLOCK_BYTES as u64;
-        for last in [Some(2), None] {
-            // The same but for its end: it is stopped before that.
-            let (there, was) = made(&[Some(1); 2048], 0);
-            let mut blocks = [Some(1); 2048];
-            blocks[2047] = last;
-            let (from, _) = made(&blocks, 0);
-            asked.set(0);
-            let error = over(&there, true, &check).bring(&from, len).unwrap_err();
-            assert_eq!((error.kind(), asked.get()), (ErrorKind::Interrupted, 4));
-            let mut now = vec![0; was.len()];
-            there.read_exact_at(&mut now, 0).unwrap();
-            assert!(now == was, "nothing is written");
-        }
-        for first in [Some(2), None] {
-            // Another one from its beginning: it comes to its end.
-            let (there, _) = made(&[Some(1); 2048], 0);
-            let (from, is) = made(&[first; 2048], 0);
-            asked.set(0);
-            assert!(over(&there, true, &check).bring(&from, len).is_ok(), "{first:?}");
-            let mut now = vec![9; is.len()];
-            there.read_exact_at(&mut now, 0).unwrap();
-            assert!(now == is && asked.get() < 4, "{first:?}");
-        }
-        // What is only cut shorter or made longer, too.
-        let (there, _) = made(&[Some(1); 4], 0);
-        let (from, _) = made(&[Some(1); 2], 0);
-        asked.set(-100);
-        over(&there, true, &check).bring(&from, 2 * BLOCK_BYTES as u64).unwrap();
-        assert_eq!(there.metadata().unwrap().len(), 2 * BLOCK_BYTES as u64);
     }
 }

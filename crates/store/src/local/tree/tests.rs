@@ -219,7 +219,7 @@ fn sample(root: &Path) {
     }
 }
 
-/// Issue, parts 2 and 3: every kind arrives as it is, links as links, times of directories last, read-only directories too.
+/// Y1, issue, parts 2 and 3: every kind arrives as it is, links as links, times of directories last, read-only directories too.
 #[test]
 fn a_tree_arrives_as_it_is() {
     let temporary = tempfile::tempdir().unwrap();

@@ -378,6 +378,37 @@ fn one_run_alone_changes_a_file() {
     target.directory.back_up(&target.name, Away::Changed(Which::of(&found))).unwrap();
 }
 
+/// S86: two names of one file are no two files: of two runs that come to it by one name each, one writes.
+#[test]
+fn one_run_alone_changes_a_file_of_two_names() {
+    let dir = filled(&["f"]);
+    let to = dir.path().join("to");
+    let was = fs::read(to.join("f")).unwrap();
+    fs::create_dir(dir.path().join("other")).unwrap();
+    fs::hard_link(to.join("f"), dir.path().join("other/f")).unwrap();
+    let mut theirs = begun(&dir.path().join("other"), in_place());
+    let their_target = wanted(&mut theirs, &file("f", b"their bytes"));
+    let there = their_target.open_existing(their_target.existing.as_ref().unwrap()).unwrap();
+    their_target.hold_names(&there).unwrap();
+
+    let mut writer = begun(&to, in_place());
+    let target = wanted(&mut writer, &file("f", b"other bytes"));
+    let error = bring(&mut writer, target, b"other bytes").unwrap_err();
+    assert_eq!((error.kind(), fs::read(to.join("f")).unwrap()), (ErrorKind::Refused, was));
+    assert_eq!(names(&to), ["f"]);
+    // Who is through within a moment is waited for.
+    let target = wanted(&mut writer, &file("f", b"other bytes"));
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            std::thread::sleep(std::time::Duration::from_millis(100));
+            drop(there);
+        });
+        bring(&mut writer, target, b"other bytes").unwrap();
+    });
+    assert_eq!(fs::read(dir.path().join("other/f")).unwrap(), b"other bytes");
+    theirs.settle(*their_target, None);
+}
+
 /// S86: what waited beside a file that is whole by now goes, so that nothing later takes the file for half changed.
 #[test]
 fn what_waits_goes_with_a_file_that_is_whole() {
