@@ -19,6 +19,7 @@ use dray_store::index::{ChunkKey, key as chunk_key};
 
 use super::Shared;
 use super::cached::CachedFiles;
+use super::disk_rate::busy;
 use super::nodes::Making;
 use super::pressure::Pressure;
 use super::scope::{Found, Identity, Scope};
@@ -300,6 +301,8 @@ impl Executor<'_> {
         let mut buffer = vec![0; READ_BYTES];
         let (mut position, mut offset) = (0, 0);
         let mut cut: Vec<(ChunkKey, u64)> = Vec::new();
+        // Of what is read at a time before it is looked at how fast that was: bytes, time, and when it was begun.
+        let (mut read_bytes, mut read_time, mut read_since) = (0, Duration::ZERO, busy());
         loop {
             if !self.stand_back() {
                 return false;
@@ -328,6 +331,13 @@ impl Executor<'_> {
             }
             *chunks += cut.len() as u64;
             *took += begun.elapsed();
+            (read_bytes, read_time) = (read_bytes + len as u64, read_time + begun.elapsed());
+            if read_bytes >= HOPE_BYTES {
+                let now = busy();
+                let ran = now.zip(read_since).map(|(now, since)| now.saturating_sub(since));
+                lock(&self.shared.disk_rate).note(read_bytes, read_time, ran);
+                (read_bytes, read_time, read_since) = (0, Duration::ZERO, now);
+            }
             let (has_room, is_news) = {
                 let mut finds = lock(&self.shared.finds);
                 let before = finds.news();

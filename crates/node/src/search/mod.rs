@@ -6,6 +6,7 @@
 //! transfer lasts (`found`). Nobody waits for the thread: a disk that hangs keeps it, and nothing else. No lock is held while a file is touched.
 
 mod cached;
+mod disk_rate;
 mod executor;
 mod found;
 mod memory;
@@ -36,6 +37,7 @@ use serde::Deserialize;
 use crate::elsewhere::Elsewhere;
 use crate::transfer::OlderVersion;
 use crate::{Event, Node, Observer, lock};
+use disk_rate::DiskRate;
 use found::Finds;
 pub(crate) use memory::Memory;
 use nodes::Nodes;
@@ -157,6 +159,7 @@ struct Shared {
     heeds_pressure: bool,
     is_over: AtomicBool,
     read_bytes: AtomicU64,
+    disk_rate: Mutex<DiskRate>,
     clock: Instant,
     /// What was done, in order.
     #[cfg(test)]
@@ -285,6 +288,7 @@ impl DiskSearch {
             heeds_pressure: policy != SearchPolicy::NoPressure,
             is_over: AtomicBool::new(false),
             read_bytes: AtomicU64::new(0),
+            disk_rate: Mutex::default(),
             clock: Instant::now(),
             #[cfg(test)]
             trace: Mutex::default(),
@@ -489,6 +493,12 @@ impl DiskSearch {
         let found_bytes = self.found_bytes.load(Ordering::Relaxed);
         let worth = Duration::from_secs_f64(found_bytes as f64 / self.pace.spared_bytes_per_s.max(1) as f64);
         (arrival * 2).clamp(IDLE_PATIENCE_MIN.min(at_most), at_most).saturating_add(worth)
+    }
+
+    /// A network that carries so much is left alone: one that is fast, or as fast as the disk as far as that is known.
+    pub(crate) fn spared_bytes_per_s(&self) -> u64 {
+        let disk = if self.shared.heeds_pressure { lock(&self.shared.disk_rate).bytes_per_s() } else { None };
+        disk.map_or(self.pace.spared_bytes_per_s, |disk| disk.min(self.pace.spared_bytes_per_s))
     }
 
     /// What the network has to be like.

@@ -266,7 +266,7 @@ impl Transfer {
         // was written.
         let elapsed = search.begun.elapsed();
         let came = self.fetched_groups.load(Ordering::Acquire).saturating_sub(search.fetched_groups);
-        if elapsed >= LASTING && rate(came * GROUP_BYTES, elapsed) >= disk.pace().spared_bytes_per_s {
+        if elapsed >= LASTING && rate(came * GROUP_BYTES, elapsed) >= disk.spared_bytes_per_s() {
             disk.end();
         }
         let missing = known.missing(chunks, plan);
