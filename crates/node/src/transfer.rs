@@ -132,6 +132,9 @@ pub(crate) struct Transfer {
     /// Groups of an update that are fetched, and how many of them are stored.
     wanted_groups: AtomicU64,
     fetched_groups: AtomicU64,
+    /// Bytes that sources brought, wanted or not. Blocks of zeros do not count: they may have come as runs of no
+    /// bytes.
+    brought_bytes: AtomicU64,
     /// Bytes of an update that the older version had, or the object itself elsewhere; and those that other files had.
     local_bytes: AtomicU64,
     other_bytes: AtomicU64,
@@ -250,6 +253,7 @@ impl Transfer {
             config,
             wanted_groups: AtomicU64::new(0),
             fetched_groups: AtomicU64::new(0),
+            brought_bytes: AtomicU64::new(0),
             local_bytes: AtomicU64::new(0),
             other_bytes: AtomicU64::new(0),
             rests: Mutex::default(),
@@ -734,6 +738,8 @@ impl Transfer {
         data: &[DataPiece],
     ) -> Flow {
         let arrived = Instant::now();
+        let came = data.iter().filter_map(|piece| bytes.get(piece.start as usize..piece.end as usize));
+        self.count_brought(came.map(update::data_bytes).sum());
         let value = || group_cv(self.geometry, group, bytes);
         let cv = if self.truth.verifier().is_some() {
             match self.expected(request, group) {
@@ -812,6 +818,7 @@ impl Transfer {
 
     /// What was lacking of a group came: it is put together, held against what proves it, and fetched whole if it is not that.
     fn rest(&self, now_us: u64, source: SourceId, request: RequestId, group: u64, came: &[u8]) -> Flow {
+        self.count_brought(came.len() as u64);
         let group_bytes = self.geometry.group_bytes(group);
         let rests = lock(&self.rests);
         let whole = rests.as_ref().and_then(|rests| rests.put_together(group, group_bytes, came));
@@ -856,6 +863,11 @@ impl Transfer {
     /// A group that was to be fetched is here.
     fn count_fetched(&self) {
         self.fetched_groups.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// A source brought so many bytes, whatever becomes of them.
+    fn count_brought(&self, bytes: u64) {
+        self.brought_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
 
     fn store(&self, group: u64, bytes: &[u8], data: &[DataPiece], cv: Cv) -> Result<()> {

@@ -587,6 +587,12 @@ impl DiskSearch {
         lock(&self.shared.order).search.steps()
     }
 
+    /// Whether nothing more is looked for.
+    #[cfg(test)]
+    pub(crate) fn is_over(&self) -> bool {
+        self.shared.is_over()
+    }
+
     /// Bytes of files that were read.
     #[cfg(test)]
     pub(crate) fn read_bytes(&self) -> u64 {

@@ -505,7 +505,7 @@ impl Transfer {
         let mut heard = Instant::now();
         // The same, but for what was found here.
         let mut told_at = heard;
-        let mut search = Search::new(self.fetched_groups.load(Ordering::Acquire));
+        let mut search = Search::new(self.brought_bytes.load(Ordering::Relaxed));
         let (mut told_bytes, told_since) = (0, Instant::now());
         let mut looked = Looked::default();
         // Questions for sums tell the sender what is here, finer than chunks do: only whoever may log in is asked (design 16). What
@@ -699,6 +699,11 @@ pub(super) fn data_pieces(bytes: &[u8]) -> Vec<DataPiece> {
         }
     }
     pieces
+}
+
+/// Bytes of the blocks that are not zero.
+pub(super) fn data_bytes(bytes: &[u8]) -> u64 {
+    bytes.chunks(BLOCK_BYTES).filter(|block| !is_zero(block)).map(|block| block.len() as u64).sum()
 }
 
 /// The older version, cut. Two chunks of one length whose hashes begin alike are taken for one, and the root tells.

@@ -151,14 +151,21 @@ pub(super) struct Search {
     ahead: Ahead,
     /// How long nothing was under way meanwhile, and until it was under way again.
     idle: Duration,
-    /// When it was begun, and how many groups had been fetched by then.
+    /// When it was begun, and how many bytes sources had brought by then.
     begun: Instant,
-    fetched_groups: u64,
+    brought_bytes: u64,
 }
 
 impl Search {
-    pub(super) fn new(fetched_groups: u64) -> Search {
-        Search { ahead: Ahead::new(None), idle: Duration::ZERO, begun: Instant::now(), fetched_groups }
+    pub(super) fn new(brought_bytes: u64) -> Search {
+        Search { ahead: Ahead::new(None), idle: Duration::ZERO, begun: Instant::now(), brought_bytes }
+    }
+
+    /// The same, begun so long before.
+    #[cfg(test)]
+    pub(super) fn begun_before(mut self, time: Duration) -> Search {
+        self.begun = self.begun.checked_sub(time).unwrap_or(self.begun);
+        self
     }
 
     /// Whether the network may have nothing to do for `disk` any longer.
@@ -263,10 +270,10 @@ impl Transfer {
         let (Some(disk), Some(last)) = (&old.disk, chunks.last()) else { return Ok(()) };
         let told_bytes = last.offset.saturating_add(u64::from(last.chunk.len));
         // What it has brought since tells more than the first groups did. Not what came in one moment: that may have waited in buffers while something
-        // was written.
+        // was written. Nor how many groups are here: the disk may have had them, or most of each, and zeros take no time.
         let elapsed = search.begun.elapsed();
-        let came = self.fetched_groups.load(Ordering::Acquire).saturating_sub(search.fetched_groups);
-        if elapsed >= LASTING && rate(came * GROUP_BYTES, elapsed) >= disk.spared_bytes_per_s() {
+        let brought = self.brought_bytes.load(Ordering::Relaxed).saturating_sub(search.brought_bytes);
+        if elapsed >= LASTING && rate(brought, elapsed) >= disk.spared_bytes_per_s() {
             disk.end();
         }
         let missing = known.missing(chunks, plan);

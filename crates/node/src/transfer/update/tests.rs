@@ -386,14 +386,37 @@ fn update_with(
     (result, shares)
 }
 
-/// The same by a receiver with these features, and the bytes that the older version had, and other files.
+/// The same by a receiver with these features, and the bytes that the older version had, and other files, and
+/// those that came and were not zero.
 fn update_saying(
     features: &[&str],
     dir: &Path,
     older: &OlderVersion,
     object: &[u8],
     holders: &[Asked],
-) -> (Result<Oid>, Vec<u64>, [u64; 2]) {
+) -> (Result<Oid>, Vec<u64>, [u64; 3]) {
+    let (transfer, wanted, delivery) = connected(features, dir, object, holders);
+    let stop = Stop::new();
+    let result =
+        transfer.run(Some(older), &wanted, &stop, &mut || {}).and_then(|()| transfer.seal(&stop, &mut || {}));
+    let shares = transfer.stats().iter().map(|stats| stats.delivered_bytes + stats.discarded_bytes).collect();
+    if result.is_ok() {
+        delivery.finish(FinishOptions::default()).unwrap();
+        assert!(std::fs::read(dir.join("copy")).unwrap() == object, "not the object's bytes");
+    }
+    transfer.close();
+    let brought = transfer.brought_bytes.load(Ordering::Relaxed);
+    (result, shares, [transfer.local_bytes(), transfer.other_bytes(), brought])
+}
+
+/// A transfer of `object` to `copy` in `dir` by a receiver with these features, connected to all holders; the units
+/// wanted of it, and where they go.
+fn connected(
+    features: &[&str],
+    dir: &Path,
+    object: &[u8],
+    holders: &[Asked],
+) -> (Arc<Transfer>, RangeSet, Arc<Delivery>) {
     let oid = Oid::of(object);
     let geometry = Geometry::new(object.len() as u64);
     let destination = dir.join("copy");
@@ -463,16 +486,7 @@ fn update_saying(
         }
         assert!(transfer.is_up(id), "{id:?} never came up");
     }
-    let stop = Stop::new();
-    let result =
-        transfer.run(Some(older), &wanted, &stop, &mut || {}).and_then(|()| transfer.seal(&stop, &mut || {}));
-    let shares = transfer.stats().iter().map(|stats| stats.delivered_bytes + stats.discarded_bytes).collect();
-    if result.is_ok() {
-        delivery.finish(FinishOptions::default()).unwrap();
-        assert!(std::fs::read(&destination).unwrap() == object, "not the object's bytes");
-    }
-    transfer.close();
-    (result, shares, [transfer.local_bytes(), transfer.other_bytes()])
+    (transfer, wanted, delivery)
 }
 
 const SIZE: usize = 12 << 20;

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 
 use dray_core::hash_tree::Collector;
 use dray_core::message::BlockRun;
-use dray_core::source::SourceEvents;
+use dray_core::source::{RequestId, SourceEvent, SourceEvents};
 use dray_core::store::PartialObject;
 
 use super::*;
@@ -43,6 +43,31 @@ fn await_found(search: &DiskSearch, data: &[u8]) {
 
 fn alone(search: DiskSearch) -> OlderVersion {
     OlderVersion::searching(None, Some(search)).unwrap()
+}
+
+/// The chunks of an object.
+fn chunks_of(object: &[u8]) -> Vec<PlacedChunk> {
+    let mut offset = 0;
+    let place = |chunk: &[u8]| {
+        let placed = PlacedChunk { offset, chunk: ChunkDescriptor::of(chunk) };
+        offset += chunk.len() as u64;
+        placed
+    };
+    cut(object, SIZE as u64).into_iter().map(place).collect()
+}
+
+/// Remembers that all groups of the object with these chunks are asked for, and may be found yet.
+fn add_all(late: &mut Late, chunks: &[PlacedChunk]) {
+    for group in 0..SIZE as u64 / GROUP_BYTES {
+        let range = group * GROUP_BYTES..(group + 1) * GROUP_BYTES;
+        let parts = chunks.iter().filter_map(|placed| {
+            let (start, end) = (placed.offset, placed.offset + u64::from(placed.chunk.len));
+            let (from, to) = (start.max(range.start), end.min(range.end));
+            let key = chunk_key(&placed.chunk);
+            (from < to).then(|| late::LatePart::Wanted((to - from) as u32, key, from - start))
+        });
+        late.add(group, parts.collect());
+    }
 }
 
 /// Y26: what a file of another name has costs no network, as if it lay at the destination.
@@ -190,7 +215,7 @@ fn a_sender_learns_nothing_of_files_outside_of_the_scope() {
 struct Withholding {
     recipe: Arc<Recipe>,
     events: crossing::Events,
-    asked: Mutex<HashMap<dray_core::source::RequestId, dray_core::permit::Permit>>,
+    asked: Mutex<HashMap<RequestId, dray_core::permit::Permit>>,
     cancelled: Mutex<u64>,
     /// Nodes of the recipe that were asked for.
     nodes: Mutex<Vec<RecipeId>>,
@@ -232,7 +257,6 @@ impl Source for Withholding {
     }
 
     fn call(&self, call: SourceCall) {
-        use dray_core::source::SourceEvent;
         let id = SourceId(0);
         match call {
             SourceCall::Describe => {
@@ -314,7 +338,7 @@ fn withheld(
     });
     transfer.add_source(SourceId(0), source.clone());
     let size_bytes = object.len() as u64;
-    let up = dray_core::source::SourceEvent::Up { size_bytes, name: None, round_trip_us: None };
+    let up = SourceEvent::Up { size_bytes, name: None, round_trip_us: None };
     transfer.events().event(SourceId(0), up);
     (transfer, wanted, source, delivery)
 }
@@ -540,33 +564,9 @@ fn a_disk_that_is_full_ends_what_is_taken_back() {
     let mut plan = Plan::new(transfer.geometry, &wanted, &want);
     plan.late.keep(Arc::default());
     // All of it is asked for, and found after that.
-    let all = object.len() as u64 / GROUP_BYTES;
-    transfer.want_groups(0..all);
-    let disk = older.disk.as_ref().unwrap();
-    let mut offset = 0;
-    let chunks: Vec<PlacedChunk> = cut(&object, SIZE as u64)
-        .into_iter()
-        .map(|chunk| {
-            let placed = PlacedChunk { offset, chunk: ChunkDescriptor::of(chunk) };
-            offset += chunk.len() as u64;
-            placed
-        })
-        .collect();
-    let keys: Vec<ChunkKey> = chunks.iter().map(|placed| chunk_key(&placed.chunk)).collect();
-    let begun = Instant::now();
-    while disk.find(&keys, SIZE as u64).len() < keys.len() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "it is not found");
-        disk.await_news(Duration::from_millis(10));
-    }
-    for (group, range) in (0..all).map(|group| (group, group * GROUP_BYTES..(group + 1) * GROUP_BYTES)) {
-        let parts = chunks.iter().filter_map(|placed| {
-            let (start, end) = (placed.offset, placed.offset + u64::from(placed.chunk.len));
-            let (from, to) = (start.max(range.start), end.min(range.end));
-            let key = chunk_key(&placed.chunk);
-            (from < to).then(|| late::LatePart::Wanted((to - from) as u32, key, from - start))
-        });
-        plan.late.add(group, parts.collect());
-    }
+    transfer.want_groups(0..SIZE as u64 / GROUP_BYTES);
+    await_found(older.disk.as_ref().unwrap(), &object);
+    add_all(&mut plan.late, &chunks_of(&object));
     let error = transfer.take_back(&older, &mut plan.late).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::NoSpace);
     // Whoever waits hears of it.
@@ -666,8 +666,87 @@ fn what_others_have_of_a_rest_counts_as_theirs() {
     let older = alone(search);
     let holders = [lying_holder(1, &object, &sibling, Lie::None)];
     let features = [feature::RECIPE, feature::RESTS];
-    let (result, shares, [local, others]) = update_saying(&features, dir.path(), &older, &object, &holders);
+    let (result, shares, [local, others, brought]) =
+        update_saying(&features, dir.path(), &older, &object, &holders);
     assert_eq!(result.unwrap(), Oid::of(&object));
     assert_ne!(shares[0] % GROUP_BYTES, 0, "no rest came");
     assert_eq!((local, others), (0, SIZE as u64 - shares[0]));
+    assert_eq!(brought, shares[0], "the rest of the group counts as brought, and no more");
+}
+
+/// A second of a search for `object` in `dir`, in which `work` has all of its groups come from somewhere; whether
+/// it goes on with the next chunks, where a network that brings 100,000 bytes a second is left alone.
+fn goes_on(
+    dir: &Path,
+    object: &[u8],
+    transfer: &Transfer,
+    wanted: &RangeSet,
+    work: impl FnOnce(&OlderVersion, &mut Late),
+) -> bool {
+    let older = alone(searching(dir, Pace { spared_bytes_per_s: 100_000, ..PATIENT }));
+    let profile = Profile::for_size(SIZE as u64).unwrap();
+    let known = Known::of(&older, profile, &Cut::of(0), &|| false).unwrap();
+    let want = |groups| transfer.want_groups(groups);
+    let mut plan = Plan::new(transfer.geometry, wanted, &want);
+    plan.late.keep(Arc::default());
+    let brought = transfer.brought_bytes.load(Ordering::Relaxed);
+    let mut search = Search::new(brought).begun_before(Duration::from_secs(1));
+    transfer.want_groups(0..SIZE as u64 / GROUP_BYTES);
+    work(&older, &mut plan.late);
+    assert!(transfer.has_fetched_all());
+    // What becomes of the next chunks does not matter.
+    let (chunks, mut found) = (chunks_of(object), HashMap::new());
+    let _ = transfer.find_on_disk(&older, &chunks, &known, &plan, &mut found, &mut search, &|| true);
+    !older.disk.as_ref().unwrap().is_over()
+}
+
+/// Y21, P7 "Sibling": what is taken back from a slow network, as fast as the disk reads it, does not pass for what
+/// that network brings.
+#[test]
+fn a_search_does_not_end_by_what_it_finds() {
+    let object = bytes(SIZE, 108);
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("sub")).unwrap();
+    std::fs::write(dir.path().join("sub/copy"), &object).unwrap();
+    let (transfer, wanted, ..) = withheld(dir.path(), &object, proven, |delivery| delivery);
+    let goes_on = goes_on(dir.path(), &object, &transfer, &wanted, |older, late| {
+        await_found(older.disk.as_ref().unwrap(), &object);
+        add_all(late, &chunks_of(&object));
+        transfer.take_back(older, late).unwrap();
+    });
+    assert_eq!(transfer.other_bytes(), SIZE as u64);
+    assert!(goes_on);
+}
+
+/// P7 "never slower": where much comes, the search ends; zeros are not much, which come as runs of no bytes.
+#[test]
+fn a_search_ends_by_what_comes_and_not_by_zeros() {
+    let goes_on_after = |object: &[u8]| {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("sub")).unwrap();
+        std::fs::write(dir.path().join("sub/copy"), bytes(SIZE, 109)).unwrap();
+        let holders = [lying_holder(1, object, object, Lie::None)];
+        let features = [feature::RECIPE, feature::ZEROS];
+        let (transfer, wanted, _) = connected(&features, dir.path(), object, &holders);
+        let goes_on = goes_on(dir.path(), object, &transfer, &wanted, |_, _| {
+            let begun = Instant::now();
+            while !transfer.has_fetched_all() {
+                assert!(begun.elapsed() < Duration::from_secs(30), "it does not come");
+                thread::sleep(Duration::from_millis(1));
+            }
+        });
+        let brought = transfer.brought_bytes.load(Ordering::Relaxed);
+        // What nobody needs any more has come all the same.
+        let (request, data) = (RequestId(u32::MAX), 0..GROUP as u32);
+        let bytes = &object[..GROUP];
+        let again = SourceEvent::Group { request, group: 0, bytes, data: std::slice::from_ref(&data) };
+        transfer.events().event(SourceId(0), again);
+        assert_eq!(transfer.brought_bytes.load(Ordering::Relaxed), brought + GROUP_BYTES);
+        transfer.close();
+        (goes_on, brought)
+    };
+    let mut zeros = vec![0; SIZE];
+    zeros[..GROUP].copy_from_slice(&bytes(GROUP, 110));
+    assert_eq!(goes_on_after(&zeros), (true, GROUP_BYTES));
+    assert_eq!(goes_on_after(&bytes(SIZE, 111)), (false, SIZE as u64));
 }
