@@ -254,7 +254,7 @@ impl Executor<'_> {
         };
         drop(dropped);
         let (mut chunks, mut took) = (0, Duration::ZERO);
-        // Where there is an older version, the recipe is known from that; and what an index alone knows is not told by what is not asked for.
+        // Where there is an older version, the recipe is known from that; and what an index led to is told by no node that is not asked for.
         let makes_nodes = !opened.is_cached && lock(&self.shared.order).wants_untold;
         let mut making = Making::of(makes_nodes.then_some(self.profile));
         let has_room = self.cut(entry, number, &opened.file, &mut making, &mut chunks, &mut took);

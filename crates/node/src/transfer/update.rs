@@ -198,7 +198,8 @@ impl OlderVersion {
     }
 
     /// True if the sender may hear what of a group is here: whoever may log in (`has_login`) single blocks, others the chunks that the older
-    /// version has, and files in a directory that the user named for them. Of an index these hear nothing, not even that there is one.
+    /// version has, and files in a directory that the user named for them. Of what an index led to these hear by whole groups alone. Where the
+    /// search of that directory would have come upon the same file by its name, that tells them that an index knows it (docs/threat-model.md).
     fn tells_rests(&self, has_login: bool) -> bool {
         if !has_login {
             return self.file.is_some() || self.disk.is_some();
