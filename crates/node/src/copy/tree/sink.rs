@@ -81,7 +81,7 @@ pub(super) struct Writing<'a> {
     /// Those that are up.
     lanes: BTreeMap<u32, Arc<Lane>>,
     paces: BTreeMap<PathId, Pace>,
-    /// What ssh brought when the first of these lanes came up.
+    /// What ssh brought before much came over these lanes, as far as that is known.
     ssh_alone: Rates,
     /// The sender can pack what it sends; and whether it may over the channel.
     packs: bool,
@@ -607,7 +607,7 @@ impl TreeSink for Writing<'_> {
                 self.meter.note(body.len(), self.machine.owes(), now);
                 if self.is_inviting {
                     let weight = owed.saturating_sub(self.machine.weight(path));
-                    self.paces.entry(path).or_insert_with(Pace::new).came(weight);
+                    self.note_came(path, weight);
                 }
             }
             Heard::End(path, request) => self.machine.handle_end(path, request)?,

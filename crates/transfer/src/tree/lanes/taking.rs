@@ -40,6 +40,18 @@ pub struct Lane {
 }
 
 impl Lane {
+    /// One that nothing was asked for over yet; its greeting took one `round_trip`.
+    pub fn new(number: u32, round_trip: Duration) -> Lane {
+        Lane {
+            number,
+            pulled: AtomicUsize::new(0),
+            ended: AtomicUsize::new(0),
+            waiting: Mutex::new(0),
+            has_room: Condvar::new(),
+            unpacking: Unpacking::new(Some(round_trip)),
+        }
+    }
+
     /// What pulls call it.
     pub fn number(&self) -> u32 {
         self.number
@@ -211,14 +223,7 @@ impl TakeLanes {
             _ => return Err(protocol("the sender answered something else than was asked")),
         }
         came_up();
-        let lane = Arc::new(Lane {
-            number,
-            pulled: AtomicUsize::new(0),
-            ended: AtomicUsize::new(0),
-            waiting: Mutex::new(0),
-            has_room: Condvar::new(),
-            unpacking: Unpacking::new(Some(round_trip)),
-        });
+        let lane = Arc::new(Lane::new(number, round_trip));
         if !self.hand_over((Heard::Up(lane.clone()), None)) {
             return Ok(());
         }

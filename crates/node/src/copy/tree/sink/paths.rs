@@ -58,6 +58,12 @@ impl Pace {
             *self = Pace { window, rate, came_before: self.all_came(), ..Pace::new() };
         }
     }
+
+    /// As if it had last been looked at so long ago.
+    #[cfg(test)]
+    pub(super) fn has_been(&mut self, time: Duration) {
+        self.since = Instant::now().checked_sub(time).unwrap();
+    }
 }
 
 /// Bytes a second over a path, once measured: on the wire, and by weight.
@@ -73,6 +79,28 @@ impl Writing<'_> {
             wire: self.unpacking(path).and_then(Unpacking::rate),
             weight: self.paces.get(&path).and_then(|pace| pace.rate),
         }
+    }
+
+    /// So much came over `path`, as [`dray_engine::session::TreeReceiver::weight`] has it.
+    pub(super) fn note_came(&mut self, path: PathId, weight: u64) {
+        self.paces.entry(path).or_insert_with(Pace::new).came(weight);
+        self.measure_ssh();
+    }
+
+    /// What ssh brings by itself shows as long as next to nothing came over direct connections, most of which
+    /// are up before it was measured, or while it begins slowly. Where nothing shows by then, what shows first
+    /// counts.
+    fn measure_ssh(&mut self) {
+        let (now, before) = (self.rates(None), self.ssh_alone);
+        let is_alone = self.came_over_lanes() < WINDOW_MIN;
+        let known =
+            |before: Option<u64>, now: Option<u64>| if is_alone { now.or(before) } else { before.or(now) };
+        self.ssh_alone =
+            Rates { wire: known(before.wire, now.wire), weight: known(before.weight, now.weight) };
+    }
+
+    fn came_over_lanes(&self) -> u64 {
+        self.lanes.keys().filter_map(|lane| self.paces.get(&Some(*lane))).map(Pace::all_came).sum()
     }
 
     /// A direct connection is gone: what it owed is asked for again. Perhaps it is gone because what was at its front cannot be read: what
@@ -216,11 +244,11 @@ impl Writing<'_> {
         lanes.chain(ssh).filter_map(room).min_by_key(|(path, _)| self.machine.weight(*path))
     }
 
-    /// Whether direct connections, or the one that alone is asked, leave ssh something to do. It is compared as it was alone: where both are asked, each is slower, and
-    /// what ssh brings out of buffers is fast for a moment.
+    /// Whether direct connections, or the one that alone is asked, leave ssh something to do. It is compared
+    /// as it was with next to nothing beside it: where both are asked, each is slower, and what ssh brings
+    /// out of buffers is fast for a moment.
     fn are_lanes_slow(&self, packing: Option<u32>) -> bool {
-        let came =
-            self.lanes.keys().filter_map(|lane| self.paces.get(&Some(*lane))).map(Pace::all_came).sum();
+        let came = self.came_over_lanes();
         if packing.is_some() {
             // What comes packed is as much as crosses the wire.
             return are_slow(came, self.rates(packing).wire, self.ssh_alone.wire);
@@ -233,24 +261,33 @@ impl Writing<'_> {
     }
 }
 
-/// True if direct connections, over which so much came, bring less than half of what ssh brought; and while next to nothing came: over a long path they begin slowly, where ssh carries
-/// what the path can.
+/// True if direct connections, over which so much came, bring less than half of what ssh brought, or nothing is
+/// known of either. Also while next to nothing came: over a long path they begin slowly, where ssh carries what
+/// the path can, known or not.
 fn are_slow(came: u64, lanes: Option<u64>, ssh: Option<u64>) -> bool {
-    ssh.is_some_and(|ssh| came < WINDOW_MIN || lanes.is_some_and(|lanes| lanes < ssh / 2))
+    came < WINDOW_MIN
+        || match (lanes, ssh) {
+            (Some(lanes), Some(ssh)) => lanes < ssh / 2,
+            (None, None) => true,
+            // They brought so much before there was a rate, or ssh brought nothing for as long.
+            _ => false,
+        }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// Floor "10,000 files at 100 Mbit/s x 132 ms": ssh is the spare of direct connections from when it is known that they are as good, and what was never
-    /// measured has nothing to be left for.
+    /// Floor "10,000 files at 100 Mbit/s x 132 ms": ssh is the spare of direct connections from when it is
+    /// known that they are as good. What was never measured is not known to be slow: it is left once they
+    /// have brought enough, and it is known how fast.
     #[test]
     fn ssh_goes_on_until_lanes_are_known_to_be_fast() {
         assert!(are_slow(0, None, Some(10)) && are_slow(WINDOW_MIN - 1, Some(50), Some(10)));
         let much = |lanes, ssh| are_slow(WINDOW_MIN, lanes, ssh);
         assert!(much(Some(4), Some(10)) && !much(Some(5), Some(10)) && !much(None, Some(10)));
-        assert!(!are_slow(0, None, None) && !much(Some(1), None));
+        assert!(are_slow(0, None, None) && are_slow(WINDOW_MIN - 1, Some(1), None));
+        assert!(much(None, None) && !much(Some(1), None));
     }
 
     /// What came before a rest, and before the pace was looked at, came.
@@ -260,7 +297,7 @@ mod tests {
         pace.came(5);
         pace.rested();
         pace.came(7);
-        pace.since = Instant::now().checked_sub(2 * PACE_INTERVAL).unwrap();
+        pace.has_been(2 * PACE_INTERVAL);
         pace.came(1);
         assert!(pace.rate.is_some());
         assert_eq!((pace.came, pace.all_came()), (0, 13));

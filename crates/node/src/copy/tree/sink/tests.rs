@@ -5,6 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
 
 use dray_core::NodeId;
 use dray_core::hash_tree::ContentHasher;
@@ -206,6 +207,133 @@ fn what_comes_again_is_awaited_again() {
     assert_eq!(tell(Record::Bytes(&[1; 700])), 1300);
     sink.lose(1);
     assert_eq!(sink.wanted_bytes, 2000);
+}
+
+/// A sender of files of [`HOLE`] bytes of hole, and what it owes over each path: requests, and files of each.
+#[derive(Default)]
+struct Holes(BTreeMap<PathId, VecDeque<(u32, u64)>>);
+
+const HOLE: u64 = 1 << 20;
+const MS: Duration = Duration::from_millis(1);
+/// How often a path is looked at, and a little more.
+const WINDOW: Duration = Duration::from_millis(300);
+
+impl Holes {
+    /// Hears what is asked for now; whether that is over ssh, too.
+    fn hear(&mut self, sink: &mut Writing<'_>) -> bool {
+        let pulls = asked(sink);
+        for pull in &pulls {
+            let files = pull.runs.iter().map(|run| run.count).sum();
+            self.0.entry(pull.lane).or_default().push_back((pull.request, files));
+        }
+        pulls.iter().any(|pull| pull.lane.is_none())
+    }
+
+    /// So many files come over `path`, the last of them so long after it was looked at.
+    fn bring(&mut self, sink: &mut Writing<'_>, path: PathId, files: u64, time: Duration) {
+        let mut zeros = ContentHasher::default();
+        zeros.zeros(HOLE);
+        let finished = Finished { size_bytes: HOLE, hash: zeros.finish(), ..done(b"") };
+        let mut body = Vec::new();
+        [Record::Hole(HOLE), Record::Done(finished)].iter().for_each(|record| record.push(&mut body));
+        for file in 0..files {
+            if let Some(pace) = sink.paces.get_mut(&path).filter(|_| file + 1 == files) {
+                pace.has_been(time);
+            }
+            let owed = self.0.get_mut(&path).unwrap();
+            let (request, left) = owed.front_mut().expect("it owes as many");
+            let request = *request;
+            sink.handle(Heard::Data(path, request, body.clone())).unwrap();
+            *left -= 1;
+            if *left == 0 {
+                owed.pop_front();
+                sink.handle(Heard::End(path, request)).unwrap();
+            }
+        }
+    }
+
+    /// Files that it owes over ssh.
+    fn owes(&self) -> u64 {
+        self.0.get(&None).into_iter().flatten().map(|(_, files)| files).sum()
+    }
+}
+
+/// A sink that has told of direct connections, and asked for some of 128 such files over ssh.
+fn inviting<'a>(place: &Path, doors: &'a Counting, sender: &mut Holes) -> Writing<'a> {
+    let landing = Landing::resolve(place, &[b"tree".to_vec()], false).unwrap();
+    let mut sink =
+        Writing::new(TreeWriter::new(landing, keeping()), 1, false, &|_| {}).with_doors(Some(doors));
+    let files = (0..128).map(|number| file(&format!("{number:03}"), HOLE, None));
+    tell(&mut sink, std::iter::once(directory()).chain(files).collect(), false);
+    assert!(sender.hear(&mut sink) && doors.0.load(Ordering::Acquire) == 1);
+    sink
+}
+
+fn comes_up(sink: &mut Writing<'_>) {
+    sink.handle(Heard::Up(Arc::new(Lane::new(1, 40 * MS)))).unwrap();
+}
+
+/// ADR 18 "ssh is the spare": a direct connection that is up before anybody could know how fast ssh is, and
+/// is slow, leaves ssh what it did.
+#[test]
+fn a_slow_lane_that_is_up_soon_is_not_left_alone() {
+    let (place, doors, mut sender) = (tempfile::tempdir().unwrap(), Counting::default(), Holes::default());
+    let mut sink = inviting(place.path(), &doors, &mut sender);
+    sender.bring(&mut sink, None, 1, Duration::ZERO);
+    sender.hear(&mut sink);
+    // 100 ms after the invitation.
+    comes_up(&mut sink);
+    sender.hear(&mut sink);
+    sender.bring(&mut sink, None, 2, 100 * MS);
+    assert!(sender.hear(&mut sink), "nobody knows how fast either is");
+    for _ in 0..6 {
+        let files = sender.owes() - 1;
+        sender.bring(&mut sink, None, files, WINDOW);
+        sender.bring(&mut sink, Some(1), 1, WINDOW);
+        assert!(sender.hear(&mut sink), "ssh brings several times as much");
+    }
+}
+
+/// The same where ssh was measured, but at its slow start.
+#[test]
+fn a_slow_start_is_not_what_ssh_brings() {
+    let (place, doors, mut sender) = (tempfile::tempdir().unwrap(), Counting::default(), Holes::default());
+    let mut sink = inviting(place.path(), &doors, &mut sender);
+    sender.bring(&mut sink, None, 1, Duration::ZERO);
+    sender.bring(&mut sink, None, 1, 2 * WINDOW);
+    sender.hear(&mut sink);
+    comes_up(&mut sink);
+    sender.hear(&mut sink);
+    for _ in 0..6 {
+        let files = sender.owes() - 1;
+        sender.bring(&mut sink, None, files, WINDOW);
+        sender.bring(&mut sink, Some(1), 1, WINDOW);
+        assert!(sender.hear(&mut sink), "it is several times as fast by now");
+    }
+}
+
+/// Floor "10,000 files at 100 Mbit/s x 132 ms": a direct connection on the line of ssh is as fast as that is
+/// beside it. It has the line to itself once it has brought 4 MiB, whatever ssh still brings out of buffers.
+#[test]
+fn a_lane_on_the_line_of_ssh_gets_it() {
+    let (place, doors, mut sender) = (tempfile::tempdir().unwrap(), Counting::default(), Holes::default());
+    let mut sink = inviting(place.path(), &doors, &mut sender);
+    sender.bring(&mut sink, None, 1, Duration::ZERO);
+    sender.bring(&mut sink, None, 2, WINDOW);
+    sender.hear(&mut sink);
+    comes_up(&mut sink);
+    sender.hear(&mut sink);
+    for _ in 0..2 {
+        sender.bring(&mut sink, None, 2, WINDOW);
+        sender.bring(&mut sink, Some(1), 2, WINDOW);
+        sender.hear(&mut sink);
+    }
+    while sender.owes() > 0 {
+        let files = sender.owes().min(6);
+        sender.bring(&mut sink, None, files, WINDOW);
+        sender.bring(&mut sink, Some(1), 2, WINDOW);
+        assert!(!sender.hear(&mut sink), "ssh is asked beside it");
+    }
 }
 
 /// S10: what was at the front of two connections that were lost is asked for over ssh, and nothing with it or behind it; what stood behind it
