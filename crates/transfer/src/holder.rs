@@ -175,9 +175,14 @@ impl Server<'_> {
                     if let Some(error) = self.all_ended() {
                         return Err(error);
                     }
-                    self.rest(self.describing.is_none());
-                    let idle = if self.describing.is_some() { RECIPE_INTERVAL } else { IDLE };
+                    let is_resting = self.describing.is_none();
+                    self.rest(is_resting);
+                    let (idle, begun) = (if is_resting { IDLE } else { RECIPE_INTERVAL }, Instant::now());
                     self.channel.wait(self.outbox.map(|outbox| &outbox.wake), idle).map_err(lost)?;
+                    if is_resting {
+                        self.waited(begun.elapsed());
+                        self.channel.awaited(begun.elapsed());
+                    }
                 }
             }
         }
@@ -376,10 +381,12 @@ impl Server<'_> {
             self.control.clear();
         }
         if !self.out.is_empty() {
-            let out = std::mem::take(&mut self.out);
+            let (out, begun) = (std::mem::take(&mut self.out), Instant::now());
             self.channel.write_all(&out).map_err(lost)?;
             self.out = out;
             self.out.clear();
+            // What there is room for takes next to nothing.
+            self.waited(begun.elapsed());
         }
         Ok(())
     }

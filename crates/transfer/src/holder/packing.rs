@@ -1,5 +1,7 @@
 //! Data that leaves packed, once the receiver has said that it may.
 
+use std::time::Duration;
+
 use dray_core::frame::{FrameHead, FrameKind};
 use dray_core::{Error, Result};
 
@@ -14,6 +16,13 @@ impl Server<'_> {
             self.packer = Packer::new().map_err(|error| Error::io("begin to pack", error))?;
         }
         Ok(())
+    }
+
+    /// The receiver was waited for: for room, or for its next word while nothing was left to send.
+    pub(super) fn waited(&mut self, time: Duration) {
+        if let Some(packer) = &mut self.packer {
+            packer.waited(time);
+        }
     }
 
     /// True if data is packed now.

@@ -1,5 +1,6 @@
-//! Which level of compression a connection can afford: as high as leaves the processor idle most of the time, none where packing is
-//! what holds the connection up. No clock inside.
+//! Which level of compression a connection can afford: as high as leaves the processor idle for most of the
+//! time that the other end is waited for, none where packing is what holds the connection up. No clock
+//! inside.
 
 use std::time::Duration;
 
@@ -38,9 +39,11 @@ const LAST_DECISION_BYTES: u64 = 8 << 20;
 /// a few MiB, and where creating its files is what takes the time the level would rise for nothing.
 const MEMORY_MIB: u64 = 16;
 const MEMORY_MIB_PER_MIB: u64 = 8;
-/// Share of the time that packing may take at a higher level, as far as it can be foretold.
+/// Share of the time that packing may take at a higher level, as far as it can be foretold: of the time in
+/// which this end packs, or waits for the other one. Time in which it does something else (it reads a slow
+/// disk) is no reason to pack more: the line is idle.
 const AIM: f64 = 0.4;
-/// From here on the level is too high.
+/// From this share of all the time on the level is too high.
 const TOO_BUSY: f64 = 0.75;
 /// Packing that took so long without much of a pause is too slow, however little it was: at the highest level that is less than a MiB, where 8 MiB would take six seconds.
 const TOO_LONG: Duration = Duration::from_millis(500);
@@ -56,6 +59,9 @@ const OFF_BYTES: u64 = 64 << 20;
 pub(super) struct Pace {
     at: usize,
     packing: Duration,
+    /// For so long the other end was waited for.
+    waited: Duration,
+    /// What passed in all.
     total: Duration,
     bytes: u64,
     /// Of all decisions.
@@ -69,6 +75,7 @@ impl Pace {
         Pace {
             at: FIRST,
             packing: Duration::ZERO,
+            waited: Duration::ZERO,
             total: Duration::ZERO,
             bytes: 0,
             decided_bytes: 0,
@@ -89,12 +96,16 @@ impl Pace {
         is_off
     }
 
-    /// Notes that `bytes` were packed in `packing`, `since` the last time so many were; decides once that is enough to tell.
-    pub(super) fn note(&mut self, bytes: u64, packing: Duration, since: Duration) {
+    /// Notes that `bytes` were packed in `packing`, `since` the last time so many were, and that the other
+    /// end was waited for as long as `waited` of that; decides once that is enough to tell.
+    pub(super) fn note(&mut self, bytes: u64, packing: Duration, waited: Duration, since: Duration) {
         self.bytes = self.bytes.saturating_add(bytes);
+        let total = since.min(PAUSE_MAX).max(packing);
         self.packing += packing;
-        self.total += since.min(PAUSE_MAX).max(packing);
-        let is_much = self.bytes >= self.decision_bytes && self.total >= DECIDE_TIME;
+        self.waited += waited.min(total - packing);
+        self.total += total;
+        let counted = self.packing + self.waited;
+        let is_much = self.bytes >= self.decision_bytes && counted >= DECIDE_TIME;
         if !is_much && self.packing < TOO_LONG {
             return;
         }
@@ -110,8 +121,9 @@ impl Pace {
         } else {
             let memory_mib =
                 MEMORY_MIB + (self.decided_bytes.saturating_add(self.bytes) >> 20) * MEMORY_MIB_PER_MIB;
+            let share = self.packing.as_secs_f64() / counted.as_secs_f64();
             let is_affordable = |at: &usize| {
-                busy * LEVELS[*at].cost / self.level().cost <= AIM
+                share * LEVELS[*at].cost / self.level().cost <= AIM
                     && LEVELS[*at].memory_mib as u64 <= memory_mib
             };
             let best = (0..LEVELS.len()).rev().find(is_affordable).unwrap_or(0);
@@ -121,7 +133,8 @@ impl Pace {
         }
         self.decision_bytes = (self.decision_bytes * 2).min(LAST_DECISION_BYTES);
         self.decided_bytes = self.decided_bytes.saturating_add(self.bytes);
-        (self.bytes, self.packing, self.total) = (0, Duration::ZERO, Duration::ZERO);
+        (self.bytes, self.packing) = (0, Duration::ZERO);
+        (self.waited, self.total) = (Duration::ZERO, Duration::ZERO);
     }
 
     /// Stays at `level`.
@@ -145,15 +158,39 @@ mod tests {
 
     const MS: Duration = Duration::from_millis(1);
 
+    /// `bytes` are packed in `packing`, and the other end takes the rest of `all` the time.
+    fn note(pace: &mut Pace, bytes: u64, packing: Duration, all: Duration) {
+        pace.note(bytes, packing, all - packing, all);
+    }
+
     /// Design 15: the level follows back-pressure. A path that leaves the processor idle gets a higher one, at once.
     #[test]
     fn a_slow_path_raises_the_level() {
         let mut pace = Pace::new();
         assert_eq!(pace.level().number, 3);
-        pace.note(256 << 10, 2 * MS, 2 * MS);
+        note(&mut pace, 256 << 10, 2 * MS, 2 * MS);
         assert_eq!(pace.level().number, 3, "the socket's buffer took it");
-        pace.note(256 << 10, 2 * MS, 200 * MS);
+        note(&mut pace, 256 << 10, 2 * MS, 200 * MS);
         assert_eq!(pace.level().number, 6);
+    }
+
+    /// ADR 16: who reads a slow disk between two pieces packs no more for that, as the line would only be
+    /// idle for longer, and no less. What the other end takes beside that counts as if the disk were fast.
+    #[test]
+    fn a_slow_source_leaves_the_level_alone() {
+        let mut pace = Pace::new();
+        for _ in 0..200 {
+            pace.note(1 << 20, 10 * MS, Duration::ZERO, 200 * MS);
+            assert!(pace.level().number == 3 && !pace.passes(1 << 20));
+        }
+        for _ in 0..20 {
+            pace.note(1 << 20, 10 * MS, 40 * MS, 200 * MS);
+        }
+        assert_eq!(pace.level().number, 3, "2.5 times as much packing would be half of the time that counts");
+        for _ in 0..20 {
+            pace.note(1 << 20, 10 * MS, 90 * MS, 200 * MS);
+        }
+        assert!(pace.level().number >= 6);
     }
 
     /// P2, P14: what an encoder takes grows with what there is to pack. The names of a tree whose files take long to create are not worth 92 MiB.
@@ -162,7 +199,7 @@ mod tests {
         let mut pace = Pace::new();
         let mut most_mib = Vec::new();
         for _ in 0..256 {
-            pace.note(128 << 10, MS / 4, 100 * MS);
+            note(&mut pace, 128 << 10, MS / 4, 100 * MS);
             most_mib.push(pace.level().memory_mib);
         }
         assert!(most_mib[..24].iter().all(|mib| *mib <= 16), "{most_mib:?}");
@@ -177,7 +214,7 @@ mod tests {
         let mut packed_bytes = 0;
         while !pace.passes(1 << 20) {
             packed_bytes += 1 << 20;
-            pace.note(1 << 20, 10 * MS, 11 * MS);
+            note(&mut pace, 1 << 20, 10 * MS, 11 * MS);
             assert!(packed_bytes < 32 << 20, "never given up");
         }
         assert_eq!(pace.level().number, 1);
@@ -191,11 +228,11 @@ mod tests {
         let mut pace = Pace::new();
         for _ in 0..10 {
             assert!(!pace.passes(1 << 20));
-            pace.note(1 << 20, 30 * MS, 31 * MS);
+            note(&mut pace, 1 << 20, 30 * MS, 31 * MS);
         }
         for _ in 0..10 {
             assert!(!pace.passes(1 << 20));
-            pace.note(1 << 20, 30 * MS, 200 * MS);
+            note(&mut pace, 1 << 20, 30 * MS, 200 * MS);
         }
         assert!(!pace.passes(1 << 20) && pace.level().number > 1);
     }
@@ -207,12 +244,12 @@ mod tests {
         let mut pace = Pace::new();
         // A slow path, and then one that takes everything at once.
         while pace.level().number < 19 {
-            pace.note(1 << 20, 10 * MS, 3000 * MS);
+            note(&mut pace, 1 << 20, 10 * MS, 3000 * MS);
         }
         let mut took = Duration::ZERO;
         while pace.level().number > 9 {
             let packing = Duration::from_secs_f64(0.000_9 * pace.level().cost);
-            pace.note(128 << 10, packing, packing);
+            note(&mut pace, 128 << 10, packing, packing);
             took += packing;
         }
         assert!(took < 4 * TOO_LONG, "{took:?}");
@@ -221,7 +258,7 @@ mod tests {
     #[test]
     fn a_level_that_fits_stays() {
         let mut pace = Pace::new();
-        pace.note(1 << 20, 50 * MS, 100 * MS);
+        note(&mut pace, 1 << 20, 50 * MS, 100 * MS);
         assert_eq!(pace.level().number, 3);
     }
 }

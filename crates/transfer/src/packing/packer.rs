@@ -1,6 +1,7 @@
 //! The holder's side: puts data into a connection's stream.
 
 use std::io;
+use std::time::Duration;
 
 use dray_core::frame::PACKED_HEAD_BYTES;
 use dray_core::limits::DATA_FRAME_BYTES_MAX;
@@ -51,6 +52,17 @@ impl Packer {
         Ok(Some(&self.body))
     }
 
+    /// The receiver was waited for: for room, or for its next word while nothing was left to send.
+    pub(crate) fn waited(&mut self, time: Duration) {
+        self.stream.waited(time);
+    }
+
+    /// The number of its level.
+    #[cfg(test)]
+    pub(crate) fn level(&self) -> i32 {
+        self.stream.level()
+    }
+
     fn passes(&mut self, bytes: usize) -> bool {
         if bytes == 0 || bytes + bytes / 128 + SLACK_BYTES > DATA_FRAME_BYTES_MAX {
             return true;
@@ -91,7 +103,6 @@ impl Packer {
 #[cfg(test)]
 mod tests {
     use std::sync::Mutex;
-    use std::time::Duration;
 
     use dray_core::limits::PACKING_BYTES_MAX;
 
@@ -105,7 +116,7 @@ mod tests {
     /// A path that is slow enough for the highest levels.
     fn idle(packer: &mut Packer) {
         for _ in 0..20 {
-            packer.stream.pace.note(8 << 20, MS, 2000 * MS);
+            packer.stream.pace.note(8 << 20, MS, 1999 * MS, 2000 * MS);
         }
     }
 
@@ -125,7 +136,7 @@ mod tests {
     /// A path for which the level is right, and stays so for 8 MiB.
     fn steady(packer: &mut Packer) {
         for _ in 0..20 {
-            packer.stream.pace.note(8 << 20, 50 * MS, 100 * MS);
+            packer.stream.pace.note(8 << 20, 50 * MS, 50 * MS, 100 * MS);
         }
     }
 
@@ -175,7 +186,8 @@ mod tests {
         let mut packer = new();
         let before = packer.stream.level.number;
         while packer.pack(&noise(4096)).unwrap().is_some() {}
-        std::thread::sleep(300 * MS);
+        packer.stream.has_rested(300 * MS);
+        packer.waited(300 * MS);
         while packer.pack(&text(256 << 10)).unwrap().is_none() {}
         assert_eq!(packer.stream.pace.level().number, before);
     }
@@ -188,7 +200,7 @@ mod tests {
         let mut others: Vec<Share> = Vec::new();
         others.extend(std::iter::from_fn(|| Share::take(&MEMORY, 1 << 20, PACKING_BYTES_MAX)));
         while packer.stream.pace.level().number > 1 {
-            packer.stream.pace.note(8 << 20, 100 * MS, 100 * MS);
+            packer.stream.pace.note(8 << 20, 100 * MS, Duration::ZERO, 100 * MS);
         }
         packer.pack(&[7; 64 << 10]).unwrap().unwrap();
         let level = packer.stream.level.number;

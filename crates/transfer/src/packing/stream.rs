@@ -2,7 +2,7 @@
 
 use std::io;
 use std::sync::atomic::AtomicUsize;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use dray_core::limits::{PACKED_WINDOW_LOG, PACKING_BYTES_MAX};
 use zstd::stream::raw::{CParameter, Encoder, InBuffer, Operation, OutBuffer};
@@ -23,8 +23,9 @@ pub(crate) struct Stream {
     pub(super) level: Level,
     memory: Share,
     pub(super) pace: Pace,
-    /// When the last data was packed.
+    /// When the last data was packed, and how long the other end was waited for since.
     last: Instant,
+    waited: Duration,
     /// Data has passed since: how long that took says nothing of what is packed.
     has_passed: bool,
 }
@@ -34,9 +35,7 @@ impl Stream {
     pub(crate) fn new() -> io::Result<Option<Stream>> {
         let mut pace = Pace::new();
         let Some((encoder, memory)) = begin(&mut pace, None)? else { return Ok(None) };
-        let level = pace.level();
-        let encoder = Some(encoder);
-        Ok(Some(Stream { encoder, level, memory, pace, last: Instant::now(), has_passed: false }))
+        Ok(Some(Stream::with(encoder, memory, pace)))
     }
 
     /// The same, whatever memory others have: then at the lowest level, until there is some.
@@ -46,9 +45,26 @@ impl Stream {
         }
         let mut pace = Pace::new();
         while pace.lower() {}
-        let (level, last) = (pace.level(), Instant::now());
         let memory = Share { of: &MEMORY, amount: 0 };
-        Ok(Stream { encoder: Some(encoder(level)?), level, memory, pace, last, has_passed: false })
+        Ok(Stream::with(encoder(pace.level())?, memory, pace))
+    }
+
+    /// One that `encoder` begins, which was made for the level of `pace`.
+    fn with(encoder: Encoder<'static>, memory: Share, pace: Pace) -> Stream {
+        Stream {
+            encoder: Some(encoder),
+            level: pace.level(),
+            memory,
+            pace,
+            last: Instant::now(),
+            waited: Duration::ZERO,
+            has_passed: false,
+        }
+    }
+
+    /// The other end was waited for: for room, or for its next word while nothing was left to send.
+    pub(crate) fn waited(&mut self, time: Duration) {
+        self.waited = self.waited.saturating_add(time);
     }
 
     /// Appends to `out` what `data` is packed to, flushed. After an error the other end has another stream, and this one cannot go on.
@@ -60,9 +76,9 @@ impl Stream {
             self.pace.keep(self.level);
         }
         self.compress(data, out)?;
-        let now = Instant::now();
+        let (now, waited) = (Instant::now(), std::mem::take(&mut self.waited));
         if !std::mem::take(&mut self.has_passed) {
-            self.pace.note(data.len() as u64, now - begun, now - self.last);
+            self.pace.note(data.len() as u64, now - begun, waited, now - self.last);
         }
         self.last = now;
         Ok(())
@@ -155,11 +171,16 @@ fn encoder(level: Level) -> io::Result<Encoder<'static>> {
 
 #[cfg(test)]
 impl Stream {
-    /// As if packing much had taken so long of `all` the time.
-    pub(crate) fn has_been(&mut self, packing: std::time::Duration, all: std::time::Duration) {
+    /// As if packing much had taken so long of `all` the time, and the other end the rest.
+    pub(crate) fn has_been(&mut self, packing: Duration, all: Duration) {
         for _ in 0..20 {
-            self.pace.note(8 << 20, packing, all);
+            self.pace.note(8 << 20, packing, all - packing, all);
         }
+    }
+
+    /// As if the last data had been packed so long ago.
+    pub(crate) fn has_rested(&mut self, time: Duration) {
+        self.last = Instant::now().checked_sub(time).unwrap();
     }
 
     /// The number of its level.

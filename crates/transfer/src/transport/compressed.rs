@@ -5,7 +5,7 @@
 
 use std::collections::VecDeque;
 use std::io;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dray_core::limits::PACKED_WINDOW_LOG;
 use zstd::stream::raw::{DParameter, Decoder, InBuffer, Operation, OutBuffer};
@@ -22,6 +22,8 @@ pub struct CompressingChannel {
     buffer: Vec<u8>,
     /// Compressed bytes for which there was no room: of one piece, and nothing is written before they have left.
     packed: VecDeque<u8>,
+    /// Since when there was no room for some of them.
+    full_since: Option<Instant>,
 }
 
 /// Unpacks what is read.
@@ -39,7 +41,7 @@ impl CompressingChannel {
     /// Everything written from now on is compressed.
     pub fn new(channel: Box<dyn Duplex>) -> io::Result<CompressingChannel> {
         let (buffer, packed) = (Vec::new(), VecDeque::new());
-        Ok(CompressingChannel { channel, stream: Stream::in_any_case()?, buffer, packed })
+        Ok(CompressingChannel { channel, stream: Stream::in_any_case()?, buffer, packed, full_since: None })
     }
 
     /// Compresses `data` to `packed`, flushed.
@@ -55,11 +57,25 @@ impl CompressingChannel {
         while !self.packed.is_empty() {
             let count = self.channel.try_write(self.packed.as_slices().0)?;
             if count == 0 {
+                self.full_since.get_or_insert_with(Instant::now);
                 return Ok(false);
             }
             self.packed.drain(..count);
         }
+        if let Some(since) = self.full_since.take() {
+            self.stream.waited(since.elapsed());
+        }
         Ok(true)
+    }
+
+    /// Writes all of `packed`.
+    fn push_all(&mut self) -> io::Result<()> {
+        let begun = self.full_since.take().unwrap_or_else(Instant::now);
+        self.channel.write_all(self.packed.make_contiguous())?;
+        self.packed.clear();
+        // What there is room for takes next to nothing.
+        self.stream.waited(begun.elapsed());
+        Ok(())
     }
 }
 
@@ -87,12 +103,9 @@ impl Channel for CompressingChannel {
     fn write_all(&mut self, data: &[u8]) -> io::Result<()> {
         for piece in data.chunks(BUFFER_BYTES) {
             self.pack(piece)?;
-            self.channel.write_all(self.packed.make_contiguous())?;
-            self.packed.clear();
+            self.push_all()?;
         }
-        self.channel.write_all(self.packed.make_contiguous())?;
-        self.packed.clear();
-        Ok(())
+        self.push_all()
     }
 
     fn wait(&mut self, wake: Option<&Wake>, timeout: Duration) -> io::Result<()> {
@@ -101,6 +114,10 @@ impl Channel for CompressingChannel {
 
     fn is_packed(&self) -> bool {
         true
+    }
+
+    fn awaited(&mut self, time: Duration) {
+        self.stream.waited(time);
     }
 
     fn security(&self) -> Option<Security> {
@@ -219,7 +236,7 @@ mod tests {
 
     fn read(channel: &mut dyn Channel, bytes: usize) -> Vec<u8> {
         let mut out = vec![0; bytes];
-        let deadline = std::time::Instant::now() + Duration::from_secs(60);
+        let deadline = Instant::now() + Duration::from_secs(60);
         super::super::read_exact(channel, &mut out, deadline).unwrap();
         out
     }
@@ -252,6 +269,34 @@ mod tests {
         assert!(far.received_bytes() < 10_000, "{}", far.received_bytes());
         drop(writing.join().unwrap());
         assert_eq!(far.try_read(&mut [0]).unwrap(), Some(0));
+    }
+
+    /// ADR 16: the level rises for time in which there is no room, or the other end is waited for, and for no
+    /// other: who reads a slow disk between two writes is not helped by packing more.
+    #[test]
+    fn a_slow_source_leaves_the_level_alone() {
+        const LONG: Duration = Duration::from_millis(200);
+        let text = b"the same line again and again\n".repeat(5000);
+        let rises = |writes: u32, before_each: &dyn Fn(&mut CompressingChannel)| {
+            let (near, far) = pipes();
+            let mut near = CompressingChannel::new(near).unwrap();
+            let mut far = UnpackingChannel::new(far).unwrap();
+            (0..writes).any(|_| {
+                near.stream.has_rested(LONG);
+                before_each(&mut near);
+                near.write_all(&text).unwrap();
+                assert!(read(&mut far, text.len()) == text);
+                near.stream.level() > 3
+            })
+        };
+        assert!(!rises(10, &|_| {}));
+        // Others may have all the memory for a moment.
+        assert!(rises(10_000, &|near| near.awaited(LONG)));
+        let was_full = |near: &mut CompressingChannel| {
+            near.full_since = Instant::now().checked_sub(LONG);
+            assert!(near.push().unwrap());
+        };
+        assert!(rises(10_000, &was_full));
     }
 
     /// P6, ADR 16: a slow channel has its data packed at a higher level, and who unpacks it, as those did that know of one level alone, reads on across
@@ -321,6 +366,7 @@ mod tests {
         while !near.has_backlog() {
             written += near.try_write(&noise[written..]).unwrap();
         }
+        assert!(near.full_since.is_some());
         assert_eq!(near.try_write(b"last word").unwrap(), 0, "there is no room");
         let mut came = Vec::new();
         let mut read_on = |near: &mut CompressingChannel| {
@@ -331,7 +377,7 @@ mod tests {
             came.len()
         };
         while read_on(&mut near) < written {}
-        assert!(!near.has_backlog());
+        assert!(!near.has_backlog() && near.full_since.is_none());
         assert_eq!(near.try_write(b"last word").unwrap(), 9);
         while read_on(&mut near) < written + 9 {}
         assert!(came[..written] == noise[..written] && came.ends_with(b"last word"));

@@ -178,6 +178,10 @@ impl<C: Channel + ?Sized> Channel for LimitedChannel<C> {
         self.channel.is_packed()
     }
 
+    fn awaited(&mut self, time: Duration) {
+        self.channel.awaited(time);
+    }
+
     fn keep_place(&self) {
         self.channel.keep_place();
     }

@@ -75,6 +75,10 @@ pub trait Channel: Send {
     fn is_packed(&self) -> bool {
         false
     }
+    /// The peer was waited for as long as `time`, for its next word while nothing was left to send.
+    fn awaited(&mut self, time: Duration) {
+        let _ = time;
+    }
     /// True if [`Channel::send_file`] works.
     fn can_send_file(&self) -> bool {
         false

@@ -63,6 +63,10 @@ impl Channel for Replayed {
         self.channel.received_bytes()
     }
 
+    fn awaited(&mut self, time: Duration) {
+        self.channel.awaited(time);
+    }
+
     fn keep_place(&self) {
         self.channel.keep_place();
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use dray_core::{Error, Result};
 
@@ -27,6 +28,20 @@ impl Packing {
     /// The receiver says whether data may be packed from here on.
     pub(super) fn permit(&self, may: bool) {
         self.may.store(may, Ordering::Release);
+    }
+
+    /// The receiver was waited for: for room, or for its next word while nothing was left to send over this
+    /// path.
+    pub(super) fn waited(&mut self, time: Duration) {
+        if let Some(packer) = &mut self.packer {
+            packer.waited(time);
+        }
+    }
+
+    /// The number of its level; `None` if nothing was packed yet.
+    #[cfg(test)]
+    pub(super) fn level(&self) -> Option<i32> {
+        self.packer.as_ref().map(Packer::level)
     }
 
     /// The body of the packed frame that is to leave instead of a data frame with `data`, and before anything else that is packed; `None` if the

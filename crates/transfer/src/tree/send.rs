@@ -205,8 +205,15 @@ impl Server<'_> {
     /// Nothing to do until something comes.
     fn rest(&mut self) -> Result<()> {
         self.say_progress()?;
-        let wants = Wants { read: true, write: false };
-        self.channel.wait_for(wants, Some(self.wake), IDLE).map_err(lost)
+        let (wants, begun) = (Wants { read: true, write: false }, Instant::now());
+        self.channel.wait_for(wants, Some(self.wake), IDLE).map_err(lost)?;
+        // Else it is the walk that is waited for.
+        if !self.machine.may_tell() {
+            let waited = begun.elapsed();
+            self.frames.packing.waited(waited);
+            self.channel.awaited(waited);
+        }
+        Ok(())
     }
 
     /// A walk and a hash may take long: who says nothing would be taken for dead.
@@ -412,14 +419,19 @@ impl Server<'_> {
     /// Sends what is there. While there is no room the receiver is heard: it may wait for room itself.
     fn flush(&mut self) -> Result<()> {
         self.frames.end()?;
+        let mut full_since = None;
         while self.frames.left < self.frames.out.len() {
             let count = self.channel.try_write(&self.frames.out[self.frames.left..]).map_err(lost)?;
             self.frames.left += count;
             if count == 0 {
+                full_since.get_or_insert_with(Instant::now);
                 self.listen()?;
                 let wants = Wants { read: true, write: true };
                 self.channel.wait_for(wants, None, IDLE).map_err(lost)?;
             }
+        }
+        if let Some(since) = full_since {
+            self.frames.packing.waited(since.elapsed());
         }
         if self.frames.left > 0 {
             self.frames.clear();

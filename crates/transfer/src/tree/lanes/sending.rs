@@ -322,7 +322,10 @@ impl Wire<'_> {
         if self.lanes.is_over(self.number) {
             return Err(Error::new(ErrorKind::Interrupted, "nobody waits for it"));
         }
+        let begun = Instant::now();
         outgoing.channel.write_all(&outgoing.frames.out).map_err(lost)?;
+        // What there is room for takes next to nothing.
+        outgoing.frames.packing.waited(begun.elapsed());
         outgoing.frames.clear();
         outgoing.said_at = Instant::now();
         Ok(())
@@ -363,7 +366,10 @@ struct SendLane<'a> {
 impl SendLane<'_> {
     fn answer_all(&mut self) -> Result<()> {
         let Wire { lanes, number, .. } = *self.wire;
-        while let Some((owed, file)) = lanes.next(number) {
+        loop {
+            let begun = Instant::now();
+            let Some((owed, file)) = lanes.next(number) else { return Ok(()) };
+            self.wire.outgoing().frames.packing.waited(begun.elapsed());
             answer(self, &*file, &owed)?;
             // Before it leaves.
             let is_idle = lanes.note_answered(number);
@@ -371,7 +377,6 @@ impl SendLane<'_> {
                 self.flush()?;
             }
         }
-        Ok(())
     }
 
     fn flush(&mut self) -> Result<()> {
@@ -415,7 +420,57 @@ impl Outlet for SendLane<'_> {
 
 #[cfg(test)]
 mod tests {
+    use std::io;
+    use std::sync::atomic::AtomicBool;
+
     use super::*;
+    use crate::transport::Security;
+
+    /// A channel of which each write takes so long.
+    struct Slow(Duration);
+
+    impl Channel for Slow {
+        fn try_read(&mut self, _: &mut [u8]) -> io::Result<Option<usize>> {
+            Ok(None)
+        }
+        fn write_all(&mut self, _: &[u8]) -> io::Result<()> {
+            thread::sleep(self.0);
+            Ok(())
+        }
+        fn wait(&mut self, _: Option<&Wake>, _: Duration) -> io::Result<()> {
+            Ok(())
+        }
+        fn security(&self) -> Option<Security> {
+            None
+        }
+    }
+
+    /// ADR 28: a lane packs more where its channel holds it up, and no more where the file that it reads
+    /// does.
+    #[test]
+    fn the_level_follows_the_channel() {
+        const LONG: Duration = Duration::from_millis(40);
+        let lanes = SendLanes::new().unwrap();
+        let mut number = 0;
+        let mut rises = |write: Duration, read: Duration, count: u32| {
+            number += 1;
+            lanes.begin(number).unwrap();
+            let (now, may_pack) = (Instant::now(), Arc::new(AtomicBool::new(true)));
+            let frames = Frames::packed_by(Packing::while_set(may_pack));
+            let outgoing = Outgoing { channel: Box::new(Slow(write)), frames, said_at: now, worked_at: now };
+            let wire = Wire { lanes: &lanes, number, outgoing: Mutex::new(outgoing) };
+            (0..count).any(|_| {
+                let mut outgoing = wire.outgoing();
+                outgoing.frames.record(&[7; 128 << 10]);
+                thread::sleep(read);
+                wire.flush(&mut outgoing).unwrap();
+                outgoing.frames.packing.level() > Some(3)
+            })
+        };
+        assert!(!rises(Duration::ZERO, LONG, 10));
+        // Others may have all the memory for a moment.
+        assert!(rises(LONG, Duration::ZERO, 1000));
+    }
 
     /// A copy that is over is over for its lanes, too.
     #[test]
