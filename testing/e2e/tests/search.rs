@@ -12,8 +12,10 @@ use std::time::{Duration, UNIX_EPOCH};
 use dray_e2e::actions::{self, assert_same_tree, share, slashed};
 use dray_e2e::data::{self, MIB};
 use dray_e2e::live::differences;
+use dray_e2e::power::is_isolated;
 use dray_e2e::{Host, Lab, Program, Running, gate};
 use dray_lab::conditions::T1;
+use dray_lab::disk::{SlowDisk, Speed};
 
 /// Bytes of the file: small enough for a slow link, large enough that one hundredth of it is more than what a copy takes anyway.
 const SIZE: u64 = 24 * MIB;
@@ -177,6 +179,33 @@ fn what_is_of_no_use_costs_nothing() {
         let bytes = get(what, Some(directory));
         assert!(bytes <= empty + empty / 100, "{what}: {bytes} beside {empty}");
     }
+}
+
+/// R13, R14, Y26: a sibling on a disk of 70 MB/s, which was not read lately, is used over 100 Mbit/s. That disk is mounted by itself, and searched from there.
+#[test]
+fn a_sibling_on_a_slow_disk_is_used_over_a_slower_network() {
+    if !is_isolated("a_sibling_on_a_slow_disk_is_used_over_a_slower_network") {
+        return;
+    }
+    let lab = Lab::of(2).alone().rate_mbit(100).build().unwrap();
+    let (from, to) = lab.pair();
+    to.sshd();
+    to.configure("search = true\n");
+    let source = from.file("image");
+    data::write_random(&source, LARGE, 571);
+    let speed = Speed { bytes_per_s: 70_000_000, seek: Duration::from_millis(8) };
+    let home = to.directory("slow");
+    let disk = SlowDisk::new(&to.directory("disk"), &home, 512 << 20, speed).unwrap();
+    fs::create_dir_all(home.join("project/new")).unwrap();
+    fs::create_dir_all(home.join("project/beside")).unwrap();
+    write_similar(&source, &home.join("project/beside/image"), 1, LARGE / 100);
+    disk.cool(disk.path()).unwrap();
+    let copy = home.join("project/new/image");
+    let before = to.counters();
+    actions::copy_to(from, to, &source, &copy).time_limit(Duration::from_secs(120)).run().expect(0);
+    let bytes = (to.counters() - before).bytes();
+    data::assert_same(&source, &copy);
+    assert!(bytes < LARGE / 2, "{bytes} bytes on the wire");
 }
 
 /// Y25: what dsync is compared with are configurations of the same program, and each of them finds the sibling.

@@ -102,7 +102,8 @@ impl Scope {
         Ok(Scope {
             within: Within::new(top)?,
             device: stat.st_dev,
-            mounts: mounts.below(&path).map(Path::to_owned).collect(),
+            // The top itself may be such a place.
+            mounts: mounts.below(&path).filter(|at| *at != Path::new("")).map(Path::to_owned).collect(),
             destination: names,
             from_bytes: UNIT_BYTES,
         })

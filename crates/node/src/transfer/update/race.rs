@@ -278,7 +278,7 @@ impl Transfer {
         if race.is_over() || !self.has_fetched_all() || self.best_source(&[]).is_none() {
             return Ok(());
         }
-        let came = self.came_bytes();
+        let came = self.brought_bytes.load(Ordering::Acquire);
         if let Some(groups) = race.next(race.cut.disk_bytes_per_s(), came, self.round_trip())? {
             match plan.probe(groups) {
                 0 => return Err(left_alone()),

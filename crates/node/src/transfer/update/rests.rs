@@ -192,7 +192,7 @@ impl Transfer {
     }
 
     /// What all sources have brought so far, in the unit of [`Transfer::rate_bytes_per_s`].
-    pub(super) fn came_bytes(&self) -> u64 {
+    fn came_bytes(&self) -> u64 {
         self.stats().iter().map(|source| source.delivered_bytes).sum()
     }
 
