@@ -405,7 +405,8 @@ pub(crate) fn fail_partly(copied: &TreeCopied) -> Result<()> {
 
 /// What some entries of a tree came to.
 pub(crate) fn partly_failed(failed: u64) -> Error {
-    Error::new(ErrorKind::Partial, format!("{failed} entries failed, the rest is done")).advise(NAMED_ABOVE)
+    let what = if failed == 1 { "1 entry".to_owned() } else { format!("{failed} entries") };
+    Error::new(ErrorKind::Partial, format!("{what} failed, the rest is done")).advise(NAMED_ABOVE)
 }
 
 /// True for a regular file of this host, which goes the way of single files.

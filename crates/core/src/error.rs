@@ -148,7 +148,9 @@ impl Error {
         let kind = match error.kind() {
             Io::NotFound => ErrorKind::NotFound,
             Io::InvalidInput | Io::InvalidFilename => ErrorKind::Usage,
-            Io::PermissionDenied | Io::ReadOnlyFilesystem => ErrorKind::Refused,
+            Io::PermissionDenied | Io::ReadOnlyFilesystem | Io::NotADirectory | Io::IsADirectory => {
+                ErrorKind::Refused
+            }
             Io::StorageFull | Io::QuotaExceeded => ErrorKind::NoSpace,
             // However much of the disk is freed.
             Io::FileTooLarge => ErrorKind::Unsupported,
@@ -166,14 +168,17 @@ impl Error {
             Io::Interrupted => ErrorKind::Interrupted,
             _ => ErrorKind::Internal,
         };
-        let is_too_large = error.kind() == Io::FileTooLarge;
-        let error = Error::new(kind, what).caused_by(error);
-        if is_too_large {
-            return error.advise(
-                "this file system holds no file that large, or `ulimit -f` is set: choose another place",
-            );
-        }
-        error
+        let advice = match error.kind() {
+            Io::FileTooLarge => {
+                "this file system holds no file that large, or `ulimit -f` is set: choose another place"
+            }
+            Io::NotADirectory => {
+                "a file has the name of a directory there: choose another place, or move that file"
+            }
+            Io::IsADirectory => "a directory has that name: choose another one, or move that directory",
+            _ => return Error::new(kind, what).caused_by(error),
+        };
+        Error::new(kind, what).caused_by(error).advise(advice)
     }
 
     /// The same failure for a second listener; its causes become part of the text.
@@ -306,6 +311,8 @@ mod tests {
             (Io::StorageFull, ErrorKind::NoSpace),
             (Io::FileTooLarge, ErrorKind::Unsupported),
             (Io::NotFound, ErrorKind::NotFound),
+            (Io::NotADirectory, ErrorKind::Refused),
+            (Io::IsADirectory, ErrorKind::Refused),
         ] {
             let error = Error::file("write out.bin", io.into());
             assert_eq!((error.kind(), error.is_retryable()), (kind, false));

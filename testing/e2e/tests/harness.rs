@@ -2,14 +2,17 @@
 //! what is there.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stdout)]
 
+use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
+use dray_e2e::daemon::await_that;
 use dray_e2e::data::{self, MIB};
 use dray_e2e::{Host, Lab, capture, gate};
+use dray_lab::disk::{SlowDisk, Speed};
 use rustix::process::Signal;
 
 /// Sends `bytes` over a plain TCP connection from one host to the other.
@@ -149,7 +152,7 @@ fn a_killed_test_leaves_nothing() {
     let namespaces = || data::names(Path::new("/run/netns")).into_iter();
     let left = || {
         let named = namespaces().filter(|name| name.to_str().is_some_and(|name| name.starts_with(&tag)));
-        let mounts = std::fs::read_to_string("/proc/self/mounts").unwrap();
+        let mounts = fs::read_to_string("/proc/self/mounts").unwrap();
         let runs = Path::new("/proc").join(pid).exists();
         (named.count(), mounts.matches(dir).count(), Path::new(dir).exists(), runs)
     };
@@ -178,4 +181,59 @@ fn labs_are_apart_and_leave_nothing() {
     assert!(dir.exists() && namespace.exists());
     drop(first);
     assert!(!dir.exists() && !namespace.exists());
+}
+
+/// Where the victim below says which process it is.
+const VICTIM: &str = "DRAY_E2E_VICTIM";
+
+/// Waits for a slow disk that it serves itself, until it is killed.
+#[test]
+#[ignore = "the victim of `a_killed_user_of_a_slow_disk_leaves_nothing`"]
+fn waits_for_its_own_disk() {
+    let Some(dir) = std::env::var_os(VICTIM).map(PathBuf::from) else { return };
+    let speed = Speed { bytes_per_s: 200_000, seek: Duration::ZERO };
+    let disk = SlowDisk::new(&dir, &dir.join("mounted"), 64 << 20, speed).unwrap();
+    fs::write(dir.join("pid"), std::process::id().to_string()).unwrap();
+    loop {
+        let file = fs::File::create(disk.path().join("file")).unwrap();
+        (&file).write_all(&[7; 1 << 20]).unwrap();
+        file.sync_all().unwrap();
+    }
+}
+
+/// Issue "kill -9 of a test leaves nothing": not even where the one that is killed waits at that moment for a disk that it serves itself, and which by then nobody serves.
+#[test]
+fn a_killed_user_of_a_slow_disk_leaves_nothing() {
+    if !gate::can_run() {
+        return;
+    }
+    let dir = std::env::temp_dir().join(format!("dray-e2e-victim-{}", std::process::id()));
+    fs::create_dir_all(&dir).unwrap();
+    let mut victim = Command::new("unshare")
+        .args(["--mount", "sh", "-c", "mount --make-rprivate / && exec \"$0\" \"$@\""])
+        .arg(std::env::current_exe().unwrap())
+        .args(["--exact", "waits_for_its_own_disk", "--ignored"])
+        .env(VICTIM, &dir)
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .spawn()
+        .unwrap();
+    let named = dir.join("pid");
+    await_that("the disk is there", || fs::read_to_string(&named).is_ok_and(|pid| !pid.is_empty()));
+    let pid: u32 = fs::read_to_string(&named).unwrap().parse().unwrap();
+    let waits = |pid: u32| {
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();
+        threads
+            .filter_map(|it| fs::read_to_string(it.ok()?.path().join("stat")).ok())
+            .any(|it| it.contains(") D "))
+    };
+    await_that("it waits for its disk", || waits(pid));
+    rustix::process::kill_process(rustix::process::Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL)
+        .unwrap();
+    await_that("it is gone", || victim.try_wait().unwrap().is_some());
+    await_that("its device is gone", || {
+        let told = Command::new("losetup").arg("-a").output().unwrap().stdout;
+        !String::from_utf8_lossy(&told).contains(dir.to_str().unwrap())
+    });
+    fs::remove_dir_all(&dir).unwrap();
 }

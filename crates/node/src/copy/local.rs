@@ -330,7 +330,7 @@ pub(super) fn advised(error: Error, host: Option<&str>) -> Error {
         (ErrorKind::Refused, Some(_)) if error.to_string().contains("this login") => error.or_advise(
             "your key is confined to one directory there: paths are relative to it, and what it may is up to whoever set it up",
         ),
-        (ErrorKind::Refused, _) => error.or_advise(format!("what may your user read and write {there}?")),
+        (ErrorKind::Refused, _) => error.or_advise(format!("choose a place {there} that your user may write to")),
         (ErrorKind::NoSpace, _) => {
             error.or_advise(format!("free some space {there}, then the same command again goes on"))
         }

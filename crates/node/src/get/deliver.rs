@@ -41,7 +41,7 @@ impl Folder {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let fd = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| {
             Error::io(format!("cannot open directory {path:?}"), error.into())
-                .advise("make it first, or choose a directory that you may enter")
+                .or_advise("make it first, or choose a directory that you may enter")
         })?;
         Ok(Folder { fd, path: path.to_owned() })
     }

@@ -4,8 +4,10 @@
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
 use std::path::Path;
-use std::process::{Command, Stdio};
+use std::process::{Child, Command, Stdio};
 use std::thread::JoinHandle;
 
 const GETATTR: u32 = 3;
@@ -40,6 +42,17 @@ const IO_BYTES_MAX: usize = 1 << 20;
 /// Version 7.31, big writes, pages a request by number.
 const MINOR: u32 = 31;
 const FLAGS: u32 = 1 << 5 | 1 << 22;
+
+/// Waits for the end of process `$1`, then gives up the requests of connection `$2`. Who is killed while a thread of his own waits for the file does not end before: the thread waits
+/// for the server, and the server's descriptor for the thread.
+const WATCH: &str = r#"
+trap '' INT TERM HUP
+while readlink "/proc/$1/exe" >/dev/null 2>&1; do sleep 0.5; done
+at=/sys/fs/fuse/connections
+[ -e "$at/$2/abort" ] || ! mount -t fusectl fusectl "$at" || mounted=1
+[ ! -e "$at/$2/abort" ] || echo 1 >"$at/$2/abort"
+[ -z "$mounted" ] || umount "$at"
+"#;
 
 /// What the bytes of a served file are.
 pub trait Backing: Send + 'static {
@@ -85,6 +98,7 @@ pub trait Backing: Send + 'static {
 pub struct Served {
     device: File,
     thread: JoinHandle<()>,
+    watch: Child,
 }
 
 impl Served {
@@ -108,7 +122,16 @@ impl Served {
         }
         let server = Server { device: device.try_clone()?, backing };
         let thread = std::thread::Builder::new().name("disk".into()).spawn(move || server.run())?;
-        Ok(Served { device, thread })
+        let connection = rustix::fs::minor(std::fs::metadata(mount)?.dev());
+        let watch = Command::new("sh")
+            .args(["-c", WATCH, "watch", &std::process::id().to_string(), &connection.to_string()])
+            .stdin(Stdio::null())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            // Not with the group that it watches over.
+            .process_group(0)
+            .spawn()?;
+        Ok(Served { device, thread, watch })
     }
 
     /// Lets the kernel forget what it keeps of the file. It has written everything.
@@ -124,8 +147,10 @@ impl Served {
     }
 
     /// Waits for the end, after the file was unmounted. False if the thread has panicked.
-    pub fn join(self) -> bool {
+    pub fn join(mut self) -> bool {
         drop(self.device);
+        let _ = self.watch.kill();
+        let _ = self.watch.wait();
         self.thread.join().is_ok()
     }
 }

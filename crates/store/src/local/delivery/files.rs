@@ -73,7 +73,7 @@ impl Destination {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = rustix::fs::open(parent, flags, Mode::empty()).map_err(|error| {
             io_at("open directory", parent, error)
-                .advise("make it first, or choose a directory that you may enter")
+                .or_advise("make it first, or choose a directory that you may enter")
         })?;
         Destination::within(directory, path)
     }

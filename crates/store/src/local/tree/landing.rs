@@ -19,6 +19,9 @@ use super::settings::Settings;
 use super::stage::{Whole, is_mount};
 use super::unfinished;
 
+/// Of a directory above the destination.
+const MAKE_PATH: &str = "make it first, or let the directories above the destination be made: --mkpath";
+
 /// What becomes of directories above a destination that are not there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Above {
@@ -46,6 +49,11 @@ impl Places {
             None => self.base.duplicate_for_listing().ok(),
         })
     }
+}
+
+/// Adds `advice` to what is not there.
+fn missing(advice: &'static str) -> impl Fn(Error) -> Error {
+    move |error| if error.kind() == ErrorKind::NotFound { error.or_advise(advice) } else { error }
 }
 
 fn directory(origin: &Origin, path: &Path) -> Result<Directory> {
@@ -240,7 +248,8 @@ impl Landing {
                 let path = Path::new(OsStr::from_bytes(trimmed));
                 let Some(name) = path.file_name() else { return Err(error) };
                 let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-                let base = origin.directory(parent.unwrap_or(Path::new(".")))?;
+                let base =
+                    origin.directory(parent.unwrap_or(Path::new("."))).map_err(missing("make it first"))?;
                 // What is in a directory goes into the destination whether that is there or not.
                 let is_renamed = names.iter().any(|name| !name.is_empty());
                 let names = vec![Some(Name::new(name.as_bytes())?)];
@@ -293,7 +302,7 @@ impl Landing {
         let name = Name::new(name.as_bytes())?;
         let parent = trimmed.parent().unwrap_or(Path::new(""));
         let (base, name) = match above {
-            Above::IsThere => (directory(origin, parent)?, name),
+            Above::IsThere => (directory(origin, parent).map_err(missing(MAKE_PATH))?, name),
             Above::IsMade => (made(origin, parent)?, name),
             Above::WouldBeMade => first_missing(origin, parent, name)?,
         };
