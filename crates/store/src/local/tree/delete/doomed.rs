@@ -156,8 +156,10 @@ struct Emptied {
     is_widened: bool,
     /// Something was put into it or taken out of it since the run began.
     is_recent: bool,
-    /// Something of it stays.
+    /// Something of it stays, and would without a limit, too.
     is_kept: bool,
+    /// Something of it stays because no more may be deleted.
+    is_spared: bool,
     /// Files of rules in it, as many as there are names of such: they come last.
     rules: Vec<Vec<u8>>,
     /// Names of our own, which come after those.
@@ -388,6 +390,14 @@ impl Doomed {
         }
     }
 
+    /// One more entry stays because no more may be deleted, and so does the directory that it is in.
+    fn spare(&mut self, settings: &Settings) {
+        settings.spared.set(settings.spared.get() + 1);
+        if let Some(emptied) = self.emptied.last_mut() {
+            emptied.is_spared = true;
+        }
+    }
+
     /// Deletes `name` in the directory at hand, or begins to empty it, unless it is to stay.
     fn visit(&mut self, orders: &Orders<'_>, name: Vec<u8>, sort: Sort, failed: &mut Vec<Failed>) {
         let len = self.path.len();
@@ -577,6 +587,7 @@ impl Doomed {
             is_widened,
             is_recent: false,
             is_kept: false,
+            is_spared: false,
             rules: Vec::new(),
             ours: Vec::new(),
             protects: false,
@@ -605,6 +616,7 @@ impl Doomed {
         let parent_end = end.saturating_sub(1);
         match emptied.way {
             None if emptied.is_kept => self.keep(),
+            None if emptied.is_spared => self.spare(orders.settings),
             None if self.renamed.is_some() && self.emptied.is_empty() && !self.is_still(&emptied) => {
                 failed.push((self.path.clone(), replaced()));
             }
@@ -612,7 +624,7 @@ impl Doomed {
             Some(made) => {
                 let parent = self.directory.as_ref().map(|holding| &holding.directory);
                 let result = match made.zip(parent) {
-                    _ if emptied.is_kept => Err(None),
+                    _ if emptied.is_kept || emptied.is_spared => Err(None),
                     Some((made, parent)) => take_place(parent, &emptied.name, &made),
                     None => Ok(()),
                 };
@@ -644,9 +656,13 @@ impl Doomed {
     /// Deletes one entry of the directory at hand, whose path is at hand, too.
     fn delete(&mut self, orders: &Orders<'_>, name: &[u8], is_directory: bool, failed: &mut Vec<Failed>) {
         let settings = orders.settings;
+        let stays_beside = !is_directory && settings.keeps_beside(name);
         if orders.options.max.is_some_and(|max| settings.deleted.get() >= max) {
-            settings.spared.set(settings.spared.get() + 1);
-            return self.keep();
+            if stays_beside {
+                // Its directory would not be empty either if it went.
+                self.keep();
+            }
+            return self.spare(settings);
         }
         match self.remove(orders, name, is_directory) {
             Ok(true) => {}
@@ -656,7 +672,7 @@ impl Doomed {
                 return self.keep();
             }
         }
-        if !is_directory && settings.keeps_beside(name) {
+        if stays_beside {
             // Its directory is not empty.
             self.keep();
         }

@@ -188,10 +188,55 @@ fn deletion_has_a_limit() {
     let (deleted, failed) = finish(&mut writer);
     assert_eq!(deleted, set(&["d/1", "d/2"]));
     assert!(
-        failed.len() == 1 && failed[0].1.to_string().contains("2 entries were not deleted"),
+        failed.len() == 1 && failed[0].1.to_string().contains("3 entries were not deleted"),
         "{failed:?}"
     );
+    // These, and `d`.
     assert!(to.join("d/3").exists() && to.join("e").exists());
+}
+
+/// S83: what is said to stay is what does, directories included that only a limit keeps: not those of which something is protected. A plan says the same.
+#[test]
+fn what_a_limit_spares_is_counted() {
+    let names = ["a/b/c/1", "a/b/c/2", "a/b/3", "a/4", "a/5", "kept/6", "kept/x.o", "z"];
+    for (max, counted) in [(0, 10), (1, 9), (3, 7), (9, 1), (10, 0)] {
+        let dir = filled(&names);
+        let to = dir.path().join("to");
+        // Without `kept` and `kept/x.o`.
+        let count = || entries_below(&to) - 2;
+        let delete = Some(DeleteOptions { max: Some(max), ..DeleteOptions::default() });
+        let sync = SyncOptions { delete, itemize: true, ..excluding(&["-*.o"]) };
+        let said = |failed: &[(Vec<u8>, dray_core::Error)]| {
+            let said = failed.iter().map(|(_, error)| error.to_string());
+            said.map(|text| text.split(' ').next().unwrap().parse::<usize>().unwrap()).collect::<Vec<_>>()
+        };
+        let expected = if counted > 0 { vec![counted] } else { Vec::new() };
+
+        let changes = Changes { sync: Some(sync.clone()), ..Changes::default() };
+        let landing = Landing::resolve_sync(&Origin::Anywhere, &to, &[Vec::new()]).unwrap();
+        let mut preview = Preview::new(landing, MINE, changes);
+        preview.root(0, &directory(None)).unwrap();
+        preview.leave();
+        let mut failed = Vec::new();
+        while preview.delete_some(&mut failed).unwrap() {}
+        assert_eq!(said(&failed), expected, "a plan with {max}: {failed:?}");
+        assert_eq!(count(), 10);
+
+        let mut writer = deleting(&to, sync);
+        writer.root(0, &directory(None)).unwrap();
+        writer.leave();
+        let (deleted, failed) = finish(&mut writer);
+        assert_eq!(said(&failed), expected, "{max}: {failed:?}");
+        assert_eq!((deleted.len(), count()), (10 - counted, counted));
+    }
+}
+
+/// Entries below a directory.
+fn entries_below(directory: &Path) -> usize {
+    let entries = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap());
+    entries
+        .map(|entry| if entry.file_type().unwrap().is_dir() { 1 + entries_below(&entry.path()) } else { 1 })
+        .sum()
 }
 
 /// Issue "memory bounded (a directory of a million names)": more candidates than memory is for wait in a file, and all go.
