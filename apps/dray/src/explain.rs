@@ -93,6 +93,7 @@ fn shown(snapshot: &Snapshot, now: SystemTime) -> String {
     let at_hand = [
         (snapshot.older_version_bytes, "the older version here"),
         (snapshot.other_files_bytes, "other files of yours"),
+        (snapshot.repeated_bytes, "other parts of it, which they repeat"),
     ];
     for (bytes, whence) in at_hand.into_iter().filter(|(bytes, _)| *bytes > 0) {
         wrapped(&mut page, 2, &format!("{} came from {whence}", size(bytes)));

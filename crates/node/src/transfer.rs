@@ -138,6 +138,7 @@ pub(crate) struct Transfer {
     /// Bytes of an update that the older version had, or the object itself elsewhere; and those that other files had.
     local_bytes: AtomicU64,
     other_bytes: AtomicU64,
+    repeated_bytes: AtomicU64,
     /// Groups of an update that are put together from what is here and what comes.
     rests: Mutex<Option<update::Rests>>,
     /// What is less urgent waits for it.
@@ -256,6 +257,7 @@ impl Transfer {
             brought_bytes: AtomicU64::new(0),
             local_bytes: AtomicU64::new(0),
             other_bytes: AtomicU64::new(0),
+            repeated_bytes: AtomicU64::new(0),
             rests: Mutex::default(),
             pressure: Arc::default(),
             told: Mutex::default(),
@@ -379,6 +381,11 @@ impl Transfer {
     /// Bytes that were not fetched because an older version had them.
     pub(crate) fn local_bytes(&self) -> u64 {
         self.local_bytes.load(Ordering::Relaxed)
+    }
+
+    /// Bytes that were not fetched because other parts of the object are the same.
+    pub(crate) fn repeated_bytes(&self) -> u64 {
+        self.repeated_bytes.load(Ordering::Relaxed)
     }
 
     /// Bytes that were not fetched because other files had them.

@@ -242,6 +242,11 @@ fn what_stands_in_an_object_twice_is_fetched_once() {
     let got = cost(b, get(&once));
     assert_delivered(&source, &once.join("copy"), Some(&shared.hash()));
     assert!(got < 110 * MIB, "{got} bytes");
+    // No file was there before, so nothing is said to be of an older version.
+    let told = b.dray().args(["explain", "--json"]).env("DRAY_DATA_DIR", once.with_extension("data"));
+    let told: serde_json::Value = serde_json::from_str(told.run().expect(0).stdout_text().trim()).unwrap();
+    let (older, repeated) = (told["older_version_bytes"].as_u64(), told["repeated_bytes"].as_u64());
+    assert!(older == Some(0) && repeated > Some(80 * MIB), "{told}");
     fs::remove_file(once.join("copy")).unwrap();
     let killed = b.directory("killed");
     let before = b.counters();

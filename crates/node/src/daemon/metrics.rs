@@ -119,6 +119,7 @@ fn kind(label: &str) -> &'static str {
         "own copy" => "own-copy",
         "older version" => "older-version",
         "other files" => "other-files",
+        "repeats" => "repeats",
         _ if label.starts_with("direct ") => "direct",
         _ => "other",
     }

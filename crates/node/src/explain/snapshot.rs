@@ -52,6 +52,8 @@ pub struct Snapshot {
     pub older_version_bytes: u64,
     /// Bytes taken from other files of the user.
     pub other_files_bytes: u64,
+    /// Bytes that stand elsewhere in the object, too, and were taken from there.
+    pub repeated_bytes: u64,
     /// Bytes of the object that came to be safely there in a second, over the last `rate_span_us`. Of a transfer that ended:
     /// over all of its time.
     pub rate_bytes_per_s: u64,

@@ -204,7 +204,7 @@ impl Shared {
             snapshot.bottleneck = None;
             let from_start = Sample {
                 at: self.began,
-                done_bytes: snapshot.resumed_bytes + snapshot.older_version_bytes,
+                done_bytes: snapshot.resumed_bytes + snapshot.older_version_bytes + snapshot.repeated_bytes,
                 sources: Vec::new(),
             };
             rates(&mut snapshot, &from_start, self.began + Duration::from_micros(about.elapsed_us));
@@ -266,6 +266,7 @@ pub(crate) fn figures_of(transfer: &Arc<Transfer>, resumed_bytes: u64) -> Figure
             resumed_bytes,
             older_version_bytes: transfer.local_bytes(),
             other_files_bytes: transfer.other_bytes(),
+            repeated_bytes: transfer.repeated_bytes(),
             unassigned_bytes: explanation.unassigned_bytes,
             duplicate_bytes: explanation.duplicate_bytes,
             budget_used_bytes: explanation.budget_used_bytes,

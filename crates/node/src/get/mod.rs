@@ -265,7 +265,9 @@ pub(crate) fn report(transfer: &Transfer, observer: &dyn Observer) {
     let local = local.map(|bytes| SourceShare { label: "older version".into(), bytes, stalls: 0 });
     let others = Some(transfer.other_bytes()).filter(|bytes| *bytes > 0);
     let others = others.map(|bytes| SourceShare { label: "other files".into(), bytes, stalls: 0 });
-    let sources = sources.chain(local).chain(others).collect();
+    let repeated = Some(transfer.repeated_bytes()).filter(|bytes| *bytes > 0);
+    let repeated = repeated.map(|bytes| SourceShare { label: "repeats".into(), bytes, stalls: 0 });
+    let sources = sources.chain(local).chain(others).chain(repeated).collect();
     observer.event(Event::Progress {
         done_bytes: transfer.done_bytes(),
         total_bytes: transfer.size_bytes(),

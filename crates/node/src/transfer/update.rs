@@ -671,11 +671,15 @@ impl Transfer {
             rest = tail;
         }
         let data = data_pieces(&bytes);
-        let others = parts.iter().filter(|(_, origin)| matches!(origin, Origin::Elsewhere(_)));
-        let other_bytes: u64 = others.map(|(len, _)| u64::from(*len)).sum();
         // Before: whoever sees that all is stored sees where it came from.
-        self.other_bytes.fetch_add(other_bytes, Ordering::Release);
-        self.local_bytes.fetch_add(bytes.len() as u64 - other_bytes, Ordering::Release);
+        for (len, origin) in parts {
+            let counted = match origin {
+                Origin::Elsewhere(_) => &self.other_bytes,
+                Origin::New(_) => &self.repeated_bytes,
+                Origin::Old(_) | Origin::Missing => &self.local_bytes,
+            };
+            counted.fetch_add(u64::from(*len), Ordering::Release);
+        }
         self.store(group, &bytes, &data, group_cv(self.geometry, group, &bytes))
     }
 }

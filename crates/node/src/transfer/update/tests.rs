@@ -512,6 +512,25 @@ fn an_honest_recipe_costs_what_changed() {
     assert!(shares[0] <= CHANGED_BYTES, "{shares:?}");
 }
 
+/// S45: what stands in the object twice, and comes once, is not said to be of the older version, which has something else.
+#[test]
+fn repeats_are_no_older_version() {
+    let half = bytes(SIZE / 2, 20);
+    let object = [&half[..], &half[..]].concat();
+    let (dir, older) = older(&bytes(SIZE, 21));
+    let holders = [lying_holder(1, &object, &object, Lie::None)];
+    let (transfer, wanted, _delivery) = connected(&[feature::RECIPE], dir.path(), &object, &holders);
+    let stop = Stop::new();
+    transfer.run(Some(&older), &wanted, &stop, &mut || {}).unwrap();
+    assert_eq!(transfer.seal(&stop, &mut || {}).unwrap(), Oid::of(&object));
+    transfer.close();
+    let repeated = transfer.repeated_bytes();
+    assert_eq!((transfer.local_bytes(), transfer.other_bytes()), (0, 0));
+    assert!(repeated > SIZE as u64 / 2 - (2 << 20), "{repeated}");
+    let fetched: u64 = transfer.stats().iter().map(|stats| stats.delivered_bytes).sum();
+    assert_eq!(fetched + repeated, SIZE as u64);
+}
+
 /// What other files below `dir` have of the object, beside an older version that has nothing of it.
 fn others(dir: &Path, unrelated: OlderVersion, index: Arc<dyn Hints>) -> OlderVersion {
     let opened = std::fs::File::open(dir).unwrap();
