@@ -166,6 +166,7 @@ impl Output {
                 "oid": delivered.oid.to_string(),
                 "size_bytes": delivered.size_bytes,
                 "resumed_bytes": delivered.resumed_bytes,
+                "sent_bytes": delivered.sent_bytes,
                 "path": delivered.path.as_deref().map(Path::to_string_lossy),
                 "seconds": elapsed.as_secs_f64(),
             });
@@ -181,12 +182,16 @@ impl Output {
         for barred in barred {
             self.note(&format!("warning: {barred}"));
         }
-        let fresh = delivered.size_bytes.saturating_sub(delivered.resumed_bytes);
+        let new_bytes = delivered.size_bytes.saturating_sub(delivered.resumed_bytes);
+        let sent_bytes = delivered.sent_bytes.unwrap_or(new_bytes);
+        let sent = match sent_bytes < delivered.size_bytes {
+            true => format!(" ({} sent now)", bytes(sent_bytes)),
+            false => String::new(),
+        };
         self.note(&format!(
-            "{place}: {} in {:.1} s{}, proven {}",
+            "{place}: {} in {:.1} s{sent}, proven {}",
             bytes(delivered.size_bytes),
             elapsed.as_secs_f64(),
-            if delivered.resumed_bytes > 0 { format!(" ({} sent now)", bytes(fresh)) } else { String::new() },
             delivered.oid
         ));
     }

@@ -60,6 +60,8 @@ pub struct Delivered {
     pub path: Option<std::path::PathBuf>,
     /// Bytes that an earlier, interrupted run had left.
     pub resumed_bytes: u64,
+    /// Bytes that were sent for it now, without what was there in another form, if this is the end that sent them.
+    pub sent_bytes: Option<u64>,
 }
 
 /// One user's node on this machine: identity, store and configuration.

@@ -522,3 +522,39 @@ fn an_update_says_what_it_took_from_the_older_version() {
     assert_eq!(old + direct, size, "{last}");
     assert!(old >= size - MIB, "{last}");
 }
+
+/// S42: a command that sends an update says in its events, to `dray explain` and at its end how much it sent, and of one that sends all that it did.
+#[test]
+fn a_sent_update_says_what_was_sent() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let base = lab.dir().join("base");
+    let size = 32 * MIB;
+    data::write_random(&base, size, 372);
+    let source = lab.host(0).file("source");
+    write_edited(&base, &source, Edit::Page);
+    let journey = Journey::new(&lab, Way::Upload, &source, "sent");
+    let sum = |told: &serde_json::Value, key: &str| -> u64 {
+        told["sources"].as_array().unwrap().iter().map(|source| source[key].as_u64().unwrap()).sum()
+    };
+    for is_whole in [false, true] {
+        let send = || {
+            fs::copy(&base, &journey.copy).unwrap();
+            if is_whole { journey.program().arg("-W") } else { journey.program() }
+        };
+        let fits = |sent: u64| if is_whole { sent == size } else { (1..=MIB).contains(&sent) };
+        let events = send().arg("--json").run().expect(0).stdout_text();
+        let events: Vec<serde_json::Value> =
+            events.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let last = |name: &str| events.iter().rfind(|event| event["event"] == name).unwrap();
+        assert!(fits(sum(last("progress"), "bytes")), "{events:?}");
+        assert_eq!(last("progress")["done_bytes"].as_u64(), Some(size));
+        let told = journey.from.dray().args(["explain", "--json"]).run().expect(0).stdout_text();
+        let told: serde_json::Value = serde_json::from_str(told.trim()).unwrap();
+        assert!(fits(sum(&told, "delivered_bytes")), "{told}");
+        assert_eq!(told["done_bytes"].as_u64(), Some(size));
+        assert!(fits(last("delivered")["sent_bytes"].as_u64().unwrap()), "{events:?}");
+        let text = send().run().expect(0).stderr_text();
+        assert_eq!(text.contains(" sent now)"), !is_whole, "{text}");
+        assert_delivered(&source, &journey.copy, None);
+    }
+}

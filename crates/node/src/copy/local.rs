@@ -16,6 +16,7 @@ use dray_transfer::direct::is_local;
 use dray_transfer::holder::{Held, Provider, serve};
 use dray_transfer::transport::{Channel, RateLimit, Security, push_control};
 
+use super::counted::Counted;
 use super::direct::HoldingDoor;
 use super::far_end::FarEnd;
 use super::origin::Origin;
@@ -125,12 +126,13 @@ impl Node {
             allow_local: host.is_some_and(|host| is_local_host(host)),
             observer,
             size_bytes,
+            ssh_bytes: Arc::default(),
             last: Arc::default(),
         };
         if let Some(door) = door {
             let _ = provider.door.set(door);
         }
-        begin(sent_figures(provider.last.clone(), size_bytes));
+        begin(sent_figures(provider.last.clone(), provider.ssh_bytes.clone(), size_bytes));
         observer.event(Event::Started {
             name: Some(far_path.to_owned()),
             total_bytes: size_bytes,
@@ -188,6 +190,13 @@ impl Node {
                 size_bytes,
                 path: Some(target),
                 resumed_bytes: last.progress.map_or(0, |progress| progress.resumed_bytes),
+                // What came with the offer is told of by nothing else.
+                sent_bytes: Some(last.progress.map_or(size_bytes, |progress| {
+                    ways(&progress, provider.ssh_bytes.load(Ordering::Relaxed))
+                        .iter()
+                        .map(|(_, bytes)| bytes)
+                        .sum()
+                })),
             });
         }
         if stop.is_set() {
@@ -388,6 +397,8 @@ struct NearSender<'a> {
     begun: Instant,
     observer: &'a dyn Observer,
     size_bytes: u64,
+    /// Bytes of the file that were given to ssh.
+    ssh_bytes: Arc<AtomicU64>,
     last: Arc<Mutex<Last>>,
 }
 
@@ -414,20 +425,24 @@ struct Last {
     delivered: Option<message::Delivered>,
 }
 
-/// How many of the bytes that are new to the receiver came which way, as it says.
-fn ways(progress: &message::Progress) -> [(&'static str, u64); 2] {
+/// How many of the bytes that are new to the receiver came which way: it says what came directly, and of the others those came from here that
+/// were given to ssh, which were `ssh_bytes`. The rest it took from what it has.
+fn ways(progress: &message::Progress, ssh_bytes: u64) -> [(&'static str, u64); 2] {
     let fresh = progress.done_bytes.saturating_sub(progress.resumed_bytes);
     let direct = progress.direct_bytes.min(fresh);
-    [("direct", direct), ("ssh", fresh - direct)]
+    [("direct", direct), ("ssh", ssh_bytes.min(fresh - direct))]
 }
 
 /// What a sender knows of how far the receiver is: its last words.
-fn sent_figures(last: Arc<Mutex<Last>>, size_bytes: u64) -> Figures {
+fn sent_figures(last: Arc<Mutex<Last>>, ssh_bytes: Arc<AtomicU64>, size_bytes: u64) -> Figures {
     Box::new(move || {
         let last = lock(&last);
+        let ssh_bytes = ssh_bytes.load(Ordering::Relaxed);
         let is_there = last.delivered.is_some();
         let (done_bytes, resumed_bytes, ways) = match &last.progress {
-            Some(progress) => (progress.done_bytes.min(size_bytes), progress.resumed_bytes, ways(progress)),
+            Some(progress) => {
+                (progress.done_bytes.min(size_bytes), progress.resumed_bytes, ways(progress, ssh_bytes))
+            }
             None => (0, 0, [("direct", 0), ("ssh", 0)]),
         };
         let sent_bytes: u64 = ways.iter().map(|(_, bytes)| bytes).sum();
@@ -452,7 +467,7 @@ impl Provider for NearSender<'_> {
     fn open(&self, open: &Open, _: Option<&Security>) -> Result<Arc<dyn Held>> {
         self.hear();
         if open.object == self.object {
-            Ok(self.origin.clone())
+            Ok(Arc::new(Counted { origin: self.origin.clone(), sent_bytes: self.ssh_bytes.clone() }))
         } else {
             Err(Error::new(ErrorKind::NotFound, "not the file of this copy"))
         }
@@ -470,7 +485,7 @@ impl Provider for NearSender<'_> {
                 }
             }
             Message::Progress(progress) => {
-                let sources = ways(&progress)
+                let sources = ways(&progress, self.ssh_bytes.load(Ordering::Relaxed))
                     .into_iter()
                     .filter(|(_, bytes)| *bytes > 0)
                     .map(|(label, bytes)| SourceShare { label: label.into(), bytes, stalls: 0 })

@@ -5,6 +5,7 @@
 //! known until the end: bytes are vouched for by their origin, and both ends compare roots before the file gets its
 //! name (design decision 3).
 
+mod counted;
 mod deploy;
 mod direct;
 mod far_end;

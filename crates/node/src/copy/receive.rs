@@ -252,7 +252,13 @@ impl Node {
         transfer.close();
         lanes.end();
         let oid = result?;
-        Ok(Delivered { oid, size_bytes: geometry.size_bytes(), path: Some(target.path), resumed_bytes })
+        Ok(Delivered {
+            oid,
+            size_bytes: geometry.size_bytes(),
+            path: Some(target.path),
+            resumed_bytes,
+            sent_bytes: None,
+        })
     }
 
     /// Other files with parts of what comes: up to the home for whoever may log in here and thus read them all, unless that is confined; below
@@ -493,7 +499,7 @@ fn receive_inline(
         resumed_bytes: 0,
     });
     observer.event(Event::Progress { done_bytes: size_bytes, total_bytes: size_bytes, sources: Vec::new() });
-    Ok(Delivered { oid, size_bytes, path: Some(target.path.clone()), resumed_bytes: 0 })
+    Ok(Delivered { oid, size_bytes, path: Some(target.path.clone()), resumed_bytes: 0, sent_bytes: None })
 }
 
 #[cfg(test)]

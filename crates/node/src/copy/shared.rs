@@ -76,7 +76,13 @@ impl Node {
                 _ => advised(error, None),
             })?;
         forget(id, &self.config.paths.data_dir);
-        Ok(Some(Delivered { oid, size_bytes: total_bytes, path: Some(path), resumed_bytes: 0 }))
+        Ok(Some(Delivered {
+            oid,
+            size_bytes: total_bytes,
+            path: Some(path),
+            resumed_bytes: 0,
+            sent_bytes: None,
+        }))
     }
 
     /// Opens both ends; `None` where the ordinary copy is to say why not.

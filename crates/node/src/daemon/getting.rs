@@ -246,7 +246,7 @@ impl GetTransaction {
         }
         let outcome = self.outcome(is_abandoned)?;
         state.desk.settle(&self.name);
-        let Delivered { oid, size_bytes, path, resumed_bytes } = outcome?;
+        let Delivered { oid, size_bytes, path, resumed_bytes, sent_bytes: _ } = outcome?;
         let name = path.as_deref().and_then(std::path::Path::file_name);
         Ok(Fetched {
             oid: oid.to_string(),

@@ -278,7 +278,13 @@ impl Fetch<'_> {
             let _ = delivery.discard();
         }
         let path = result.map_err(|error| error.context(format_args!("get {}", short_name(&object))))?;
-        Ok(Delivered { oid, size_bytes: geometry.size_bytes(), path: Some(path), resumed_bytes })
+        Ok(Delivered {
+            oid,
+            size_bytes: geometry.size_bytes(),
+            path: Some(path),
+            resumed_bytes,
+            sent_bytes: None,
+        })
     }
 }
 

@@ -140,7 +140,7 @@ impl Fetch<'_> {
         watch.freeze();
         transfer.close();
         result.map_err(|error| error.context(format_args!("get {}", short_name(&ObjectName::Oid(oid)))))?;
-        Ok(Delivered { oid, size_bytes, path: None, resumed_bytes })
+        Ok(Delivered { oid, size_bytes, path: None, resumed_bytes, sent_bytes: None })
     }
 }
 

@@ -60,7 +60,7 @@ impl Server<'_> {
         if !rest.is_empty() {
             self.push_data(job.request, &rest)?;
         }
-        held.sent(bytes.len() as u64);
+        held.sent(rest.len() as u64);
         self.flush().map_err(Failure::Connection)
     }
 }
