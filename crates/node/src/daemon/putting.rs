@@ -582,7 +582,7 @@ mod tests {
                 is_there && !is_disk
             };
             let error = put.commit(&state, &is_abandoned).unwrap_err();
-            let kind = if is_disk { ErrorKind::Internal } else { ErrorKind::Interrupted };
+            let kind = if is_disk { ErrorKind::Refused } else { ErrorKind::Interrupted };
             assert_eq!(error.kind(), kind, "{error}");
             if is_disk {
                 std::fs::remove_file(&temporary).unwrap();
