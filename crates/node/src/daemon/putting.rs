@@ -576,13 +576,13 @@ mod tests {
                 let is_there = has(&state, &oid);
                 if is_there && is_disk && temporary.is_dir() {
                     std::fs::rename(&temporary, &away).unwrap();
-                    // A file where a directory is expected: no error that the user could have asked for.
-                    std::fs::write(&temporary, b"").unwrap();
+                    // A link to itself where a directory is expected: no error that the user could have asked for.
+                    std::os::unix::fs::symlink(&temporary, &temporary).unwrap();
                 }
                 is_there && !is_disk
             };
             let error = put.commit(&state, &is_abandoned).unwrap_err();
-            let kind = if is_disk { ErrorKind::Refused } else { ErrorKind::Interrupted };
+            let kind = if is_disk { ErrorKind::Internal } else { ErrorKind::Interrupted };
             assert_eq!(error.kind(), kind, "{error}");
             if is_disk {
                 std::fs::remove_file(&temporary).unwrap();
