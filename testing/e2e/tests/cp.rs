@@ -618,7 +618,7 @@ fn where_nothing_can_be_made_is_one_error() {
                 let text = outcome.stderr_text();
                 assert!(text.contains("Read-only") && text.contains("place"), "{way}: {text}");
                 assert!(
-                    text.contains("what may your user") || text.contains("that you may write"),
+                    text.contains("your user may write") || text.contains("that you may write"),
                     "{way}: {text}"
                 );
             }

@@ -212,14 +212,17 @@ fn a_killed_user_of_a_slow_disk_leaves_nothing() {
     let mut victim = Command::new("unshare")
         .args(["--mount", "sh", "-c", "mount --make-rprivate / && exec \"$0\" \"$@\""])
         .arg(std::env::current_exe().unwrap())
-        .args(["--exact", "waits_for_its_own_disk", "--ignored"])
+        .args(["--exact", "waits_for_its_own_disk", "--ignored", "--nocapture"])
         .env(VICTIM, &dir)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
     let named = dir.join("pid");
-    await_that("the disk is there", || fs::read_to_string(&named).is_ok_and(|pid| !pid.is_empty()));
+    await_that("the disk is there", || {
+        assert!(victim.try_wait().unwrap().is_none(), "it ended by itself");
+        fs::read_to_string(&named).is_ok_and(|pid| !pid.is_empty())
+    });
     let pid: u32 = fs::read_to_string(&named).unwrap().parse().unwrap();
     let waits = |pid: u32| {
         let threads = fs::read_dir(format!("/proc/{pid}/task")).unwrap();

@@ -2,7 +2,7 @@
 //! (`dray_lab::Turn`) and is not named here fails, and so does this list if it names what is not there.
 
 /// Package, program, test, and what would not hold beside others.
-pub(super) const ALONE: [(&str, &str, &str, &str); 36] = [
+pub(super) const ALONE: [(&str, &str, &str, &str); 37] = [
     ("dray-lab", "calibration", "a_link_changes_while_packets_run", TIMES),
     ("dray-lab", "calibration", "a_rate_follows_its_trace", TIMES),
     ("dray-lab", "calibration", "a_round_trip_is_twice_the_delay", TIMES),
@@ -58,6 +58,7 @@ pub(super) const ALONE: [(&str, &str, &str, &str); 36] = [
     ("dray-e2e", "search", "a_search_keeps_to_its_scope", HOPE),
     ("dray-e2e", "search", "a_sibling_costs_next_to_nothing_more_over_a_slow_line", HOPE),
     ("dray-e2e", "search", "a_sibling_costs_what_an_older_version_does", HOPE),
+    ("dray-e2e", "search", "a_sibling_on_a_slow_disk_is_used_over_a_slower_network", HOPE),
     ("dray-e2e", "search", "a_tree_beside_costs_what_an_older_one_does", HOPE),
     ("dray-e2e", "search", "a_tree_that_is_fetched_is_looked_for_where_that_is_said", HOPE),
     ("dray-e2e", "search", "each_policy_finds_what_there_is", HOPE),

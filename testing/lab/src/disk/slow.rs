@@ -89,6 +89,9 @@ impl Backing for Head {
     }
 }
 
+/// How often a loop device is asked for.
+const ATTACH_TRIES: u32 = 40;
+
 /// An ext4 on such a disk, mounted. Dropped, it is gone.
 #[derive(Debug)]
 pub struct SlowDisk {
@@ -121,10 +124,7 @@ impl SlowDisk {
         let file = dir.join("slow.disk");
         let served = Some(Served::start(head, &file)?);
         let mut disk = SlowDisk { served, file, image, device: String::new(), mount: mount.to_owned() };
-        disk.device =
-            run(Command::new("losetup").args(["--find", "--show", "--direct-io=on"]).arg(&disk.file))?
-                .trim()
-                .to_owned();
+        disk.device = attach(&disk.file)?;
         disk.limit_dirty(true)?;
         run(Command::new("mount").args(["-o", "noatime"]).arg(&disk.device).arg(&disk.mount))?;
         // It is mounted: the device goes when that ends, whatever ends it.
@@ -192,6 +192,19 @@ fn forget(directory: &Path) -> io::Result<()> {
         }
     }
     Ok(())
+}
+
+/// A loop device on `file`. Somebody else may have taken the one that was free a moment ago.
+fn attach(file: &Path) -> io::Result<String> {
+    let mut tries = 0;
+    loop {
+        match run(Command::new("losetup").args(["--find", "--show", "--direct-io=on"]).arg(file)) {
+            Ok(device) => return Ok(device.trim().to_owned()),
+            Err(error) if tries == ATTACH_TRIES => return Err(error),
+            Err(_) => std::thread::sleep(Duration::from_millis(50)),
+        }
+        tries += 1;
+    }
 }
 
 fn run(command: &mut Command) -> io::Result<String> {

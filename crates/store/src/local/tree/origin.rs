@@ -30,7 +30,9 @@ pub enum Origin {
 impl Origin {
     /// True for the error of a path that may not be used, whatever stands there.
     pub(super) fn forbids(&self, error: &Error) -> bool {
-        matches!(self, Origin::Within(_)) && error.kind() == ErrorKind::Refused
+        // A file in the place of a directory is what stands there.
+        let is_file = error.io_kind() == Some(io::ErrorKind::NotADirectory);
+        matches!(self, Origin::Within(_)) && error.kind() == ErrorKind::Refused && !is_file
     }
 
     /// Opens the directory at `path`; links are followed, this once.
