@@ -231,6 +231,9 @@ fn a_killed_user_of_a_slow_disk_leaves_nothing() {
             .any(|it| it.contains(") D "))
     };
     await_that("it waits for its disk", || waits(pid));
+    let told =
+        Command::new("losetup").args(["-n", "-O", "NAME", "-j"]).arg(dir.join("slow.disk")).output().unwrap();
+    let device = String::from_utf8_lossy(&told.stdout).trim().trim_start_matches("/dev/").to_owned();
     rustix::process::kill_process(rustix::process::Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL)
         .unwrap();
     await_that("it is gone", || victim.try_wait().unwrap().is_some());
@@ -238,5 +241,12 @@ fn a_killed_user_of_a_slow_disk_leaves_nothing() {
         let told = Command::new("losetup").arg("-a").output().unwrap().stdout;
         !String::from_utf8_lossy(&told).contains(dir.to_str().unwrap())
     });
+    // A limit stays with the number of the device.
+    if let Ok(numbers) = fs::read_to_string(format!("/sys/class/block/{device}/dev")) {
+        let folder = PathBuf::from(format!("/sys/class/bdi/{}", numbers.trim()));
+        for (name, value) in [("min_bytes", "0"), ("max_ratio", "100"), ("strict_limit", "0")] {
+            let _ = fs::write(folder.join(name), value);
+        }
+    }
     fs::remove_dir_all(&dir).unwrap();
 }

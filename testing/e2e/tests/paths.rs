@@ -155,9 +155,10 @@ fn assert_direct(lab: &Lab, near: &Host, far: &Host, address: Ipv4Addr) {
         lab.lift_rate();
         let ended = copy.finish();
         assert!(ended < Duration::from_secs(20), "the end waits for a dead path: {ended:.1?}");
-        // What ssh was asked for before is what it may still carry.
+        // What ssh was asked for before is what it may still carry; of a tree it brings its share until the others are known to be fast.
         let carried = far.counters() - before;
-        assert!(carried.other_bytes() > 50 * MIB, "{what:?}: {carried:?}");
+        let least = if matches!(what, What::File) { 50 * MIB } else { 25 * MIB };
+        assert!(carried.other_bytes() > least, "{what:?}: {carried:?}");
     }
     copy_trees(near, far, address, |carried| eprintln!("{carried:?}"));
 }
