@@ -88,6 +88,11 @@ fn functions(file: &SourceFile) -> impl Iterator<Item = &str> {
     pairs.filter(|pair| pair[0].is_word("fn")).filter_map(|pair| pair[1].word())
 }
 
+/// True for a cell with nothing in it.
+fn is_dash(cell: &str) -> bool {
+    ["", "-", "–", "—"].contains(&cell)
+}
+
 /// Rows `| S1 | promise | tests |`: their numbers grow, and one that is gone is not used again; each test is the name of a function. A promise whose third
 /// cell is a dash has no test yet and is noted.
 fn promises(page: &str, tests: &BTreeSet<&str>, findings: &mut Vec<Finding>, notes: &mut Vec<String>) {
@@ -105,10 +110,10 @@ fn promises(page: &str, tests: &BTreeSet<&str>, findings: &mut Vec<Finding>, not
             findings.push(Finding::new("promises", path, row.line, message));
         }
         last = last.max(value);
-        if ["", "-", "–", "—"].contains(&named.as_str()) {
+        if is_dash(named) {
             untested.push(number.clone());
         }
-        for name in named.split([',', ' ']).filter(|name| !["", "-", "–", "—"].contains(name)) {
+        for name in named.split([',', ' ']).filter(|name| !is_dash(name)) {
             if !tests.contains(name.rsplit("::").next().unwrap_or(name)) {
                 let message = format!("{number}: no test is called {name}");
                 findings.push(Finding::new("promises", path, row.line, message));
@@ -136,7 +141,7 @@ fn requirements(page: &str, tests: &BTreeSet<&str>, findings: &mut Vec<Finding>)
             findings.push(Finding::new("requirements", path, row.line, message));
             continue;
         };
-        if [state, named, broken].iter().any(|cell| ["", "-", "–", "—"].contains(&cell.as_str())) {
+        if [state, named, broken].iter().any(|cell| is_dash(cell)) {
             let message = format!("{line}: say what holds, name a test, and what was broken to see it fail");
             findings.push(Finding::new("requirements", path, row.line, message));
         }

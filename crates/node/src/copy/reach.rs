@@ -3,7 +3,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::ErrorKind::NotADirectory;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
@@ -139,10 +138,7 @@ pub(super) fn confined_target(within: &Confinement, wish: &Path, name: &OsStr) -
             let opened = within.open(&wish, OFlags::RDONLY | OFlags::DIRECTORY)?;
             Ok(target(wish.join(name), opened))
         }
-        // A file in the place of a directory is replaced.
-        Err(error) if error.kind() == ErrorKind::Refused && error.io_kind() != Some(NotADirectory) => {
-            Err(error)
-        }
+        Err(error) if Within::forbids(&error) => Err(error),
         Err(_) => {
             // `a/..` has no name, and `a/.` would lose its dot.
             let is_plain =

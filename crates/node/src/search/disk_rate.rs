@@ -2,14 +2,12 @@
 
 use std::time::Duration;
 
-use super::share::scheduled;
+use super::share::waits_for_disk;
 
 /// So much is read, or for so long at least a little, before it counts: a disk that spins up, or has others' writes to do first, is not slow for that.
 const KNOWN_BYTES: u64 = 8 << 20;
 const KNOWN_TIME: Duration = Duration::from_secs(1);
 const KNOWN_BYTES_MIN: u64 = 1 << 20;
-/// The disk is what a read waits for if it is for one of so many parts of the time.
-const WAITS_PART: u32 = 2;
 
 /// What was read from a disk since something was last read from memory.
 #[derive(Debug, Default)]
@@ -22,7 +20,7 @@ impl DiskRate {
     /// So many bytes were read, and looked at, in that time, for `busy` of which the thread ran or waited for a processor; `None` where the kernel does not tell.
     pub(super) fn note(&mut self, bytes: u64, took: Duration, busy: Option<Duration>) {
         let Some(busy) = busy else { return };
-        if busy > took / WAITS_PART {
+        if !waits_for_disk(took, busy) {
             *self = DiskRate::default();
             return;
         }
@@ -35,12 +33,6 @@ impl DiskRate {
         let is_known = self.bytes >= KNOWN_BYTES || self.bytes >= KNOWN_BYTES_MIN && self.took >= KNOWN_TIME;
         is_known.then(|| (self.bytes as f64 / self.took.as_secs_f64().max(1e-6)) as u64)
     }
-}
-
-/// How long the calling thread has run, or was ready to and waited; `None` where the kernel does not tell.
-pub(super) fn busy() -> Option<Duration> {
-    let (ran_ns, waited_ns) = scheduled("/proc/thread-self")?;
-    Some(Duration::from_nanos(ran_ns.saturating_add(waited_ns)))
 }
 
 #[cfg(test)]

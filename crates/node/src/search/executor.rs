@@ -19,11 +19,10 @@ use dray_store::index::{ChunkKey, key as chunk_key};
 
 use super::Shared;
 use super::cached::CachedFiles;
-use super::disk_rate::busy;
 use super::nodes::Making;
 use super::pressure::Pressure;
 use super::scope::{Found, Identity, Scope};
-use super::share::Share;
+use super::share::{Share, busy};
 use crate::lock;
 
 /// Bytes of one read (Y5).
@@ -38,6 +37,8 @@ const BUSY: Duration = Duration::from_millis(1);
 const RANKED_ENTRIES: usize = 1000;
 /// How long others have the order to themselves after each: a lock that is given back for no time at all is not had by whoever sleeps and waits for it.
 const RANKED_PAUSE: Duration = Duration::from_micros(100);
+/// Where the kernel tells of the calling thread.
+const THIS_THREAD: &str = "/proc/thread-self";
 /// How often it is looked whether somebody wants something.
 const IDLE: Duration = Duration::from_millis(500);
 
@@ -302,7 +303,7 @@ impl Executor<'_> {
         let (mut position, mut offset) = (0, 0);
         let mut cut: Vec<(ChunkKey, u64)> = Vec::new();
         // Of what is read at a time before it is looked at how fast that was: bytes, time, and when it was begun.
-        let (mut read_bytes, mut read_time, mut read_since) = (0, Duration::ZERO, busy());
+        let (mut read_bytes, mut read_time, mut read_since) = (0, Duration::ZERO, busy(THIS_THREAD));
         loop {
             if !self.stand_back() {
                 return false;
@@ -333,7 +334,7 @@ impl Executor<'_> {
             *took += begun.elapsed();
             (read_bytes, read_time) = (read_bytes + len as u64, read_time + begun.elapsed());
             if read_bytes >= HOPE_BYTES {
-                let now = busy();
+                let now = busy(THIS_THREAD);
                 let ran = now.zip(read_since).map(|(now, since)| now.saturating_sub(since));
                 lock(&self.shared.disk_rate).note(read_bytes, read_time, ran);
                 (read_bytes, read_time, read_since) = (0, Duration::ZERO, now);

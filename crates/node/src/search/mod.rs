@@ -43,7 +43,7 @@ pub(crate) use memory::Memory;
 use nodes::Nodes;
 pub(crate) use pressure::Pressure;
 pub(crate) use scope::{Identity, Scope};
-pub(crate) use share::scheduled;
+pub(crate) use share::{busy, waits_for_disk};
 pub(crate) use sibling::{Coming, Siblings};
 
 /// How long a transfer waits for a file that gives hope to turn up before it begins without.

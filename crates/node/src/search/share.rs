@@ -3,6 +3,8 @@
 //!
 //! [ADR 37]: ../../../../docs/adr/0037-the-processor-as-a-queue.md
 
+use std::time::Duration;
+
 /// How often it is looked, in microseconds.
 const INTERVAL_US: u64 = 10_000;
 /// The transfer waits where its threads did so for this part of the time that the search ran: to be woken takes a moment, too.
@@ -97,6 +99,17 @@ pub(crate) fn scheduled(directory: &str) -> Option<(u64, u64)> {
     let told = std::fs::read_to_string(format!("{directory}/schedstat")).ok()?;
     let mut figures = told.split_whitespace().map(|figure| figure.parse().ok());
     Some((figures.next()??, figures.next()??))
+}
+
+/// How long that thread has run, or was ready to and waited: the rest of the time it waited for something else.
+pub(crate) fn busy(directory: &str) -> Option<Duration> {
+    let (ran_ns, waited_ns) = scheduled(directory)?;
+    Some(Duration::from_nanos(ran_ns.saturating_add(waited_ns)))
+}
+
+/// Whether a thread that reads, and is `busy` for so much of the time that it takes, waits for a disk for most of it.
+pub(crate) fn waits_for_disk(took: Duration, busy: Duration) -> bool {
+    busy <= took / 2
 }
 
 #[cfg(test)]

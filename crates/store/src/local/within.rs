@@ -1,5 +1,6 @@
 //! One directory that paths do not lead out of, whoever they come from.
 
+use std::io;
 use std::os::fd::OwnedFd;
 use std::path::Path;
 use std::sync::Arc;
@@ -17,6 +18,11 @@ const TRIES_MAX: usize = 100;
 pub struct Within(Arc<OwnedFd>);
 
 impl Within {
+    /// True for the error of a path that may not be used, whatever stands there. A file in the place of a directory is what stands there.
+    pub fn forbids(error: &Error) -> bool {
+        error.kind() == ErrorKind::Refused && error.io_kind() != Some(io::ErrorKind::NotADirectory)
+    }
+
     /// Takes the open directory. `Unsupported` where the kernel cannot keep paths in it (before Linux 5.6).
     pub fn new(directory: OwnedFd) -> Result<Within> {
         let within = Within(Arc::new(directory));

@@ -154,9 +154,11 @@ impl SlowDisk {
         let folder = PathBuf::from(format!("/sys/class/bdi/{}", numbers.trim()));
         let bytes = DIRTY_BYTES_MAX.to_string();
         // Whoever had this device before, and was killed, may have left what it was promised: no limit may be below that.
-        let settings = match is_on {
-            true => [("min_bytes", "0"), ("strict_limit", "1"), ("max_bytes", &bytes), ("min_bytes", &bytes)],
-            false => [("min_bytes", "0"), ("min_bytes", "0"), ("max_ratio", "100"), ("strict_limit", "0")],
+        let settings: &[(&str, &str)] = match is_on {
+            true => {
+                &[("min_bytes", "0"), ("strict_limit", "1"), ("max_bytes", &bytes), ("min_bytes", &bytes)]
+            }
+            false => &[("min_bytes", "0"), ("max_ratio", "100"), ("strict_limit", "0")],
         };
         settings.iter().try_for_each(|(name, value)| match fs::write(folder.join(name), value) {
             // Disks of others who were killed may have all that there is to be promised.

@@ -10,7 +10,7 @@ use dray_core::{Error, ErrorKind, Result};
 
 use super::search::{FIRST_GROUPS, MEASURED_BYTES, START_ROUND_TRIPS, VERY_SLOW, rate};
 use super::{Plan, Transfer};
-use crate::search::scheduled;
+use crate::search::{busy, waits_for_disk};
 
 /// Who reads from memory is through with a few MiB after so long; until then it is not known what the cut waits for.
 const FIRST_LOOK: Duration = Duration::from_millis(20);
@@ -21,8 +21,6 @@ const DISK_TIME: Duration = Duration::from_millis(500);
 const DISK_BYTES_MIN: u64 = 1 << 20;
 /// A cut that is done so soon is not worth a question.
 const WORTH: Duration = Duration::from_millis(300);
-/// The disk is what it waits for if it is for one of so many parts of the time.
-const WAITS_PART: u32 = 2;
 /// How long nobody is asked to describe the object because the network may be faster than the disk: a holder reads all of it for that.
 const MEASURING_TIME: Duration = Duration::from_millis(100);
 /// A network that is so many times slower than the disk does not become faster: as far as a moment tells, and where it was looked at for [`LASTING`].
@@ -71,7 +69,7 @@ impl Cut {
     /// The calling thread cuts from now on.
     pub(super) fn begin(&self) {
         let thread = rustix::thread::gettid().as_raw_nonzero().get();
-        let _ = self.begun.set(Begun { at: Instant::now(), thread, busy: busy(thread) });
+        let _ = self.begun.set(Begun { at: Instant::now(), thread, busy: busy(&directory_of(thread)) });
     }
 
     /// It has read so much more.
@@ -119,29 +117,24 @@ impl Cut {
 impl Begun {
     /// How long the thread has run since, or was ready to and waited; `None` where the kernel does not tell.
     fn busy(&self) -> Option<Duration> {
-        Some(busy(self.thread)?.saturating_sub(self.busy?))
+        Some(busy(&directory_of(self.thread))?.saturating_sub(self.busy?))
     }
 }
 
-fn waits_for_disk(elapsed: Duration, busy: Duration) -> bool {
-    elapsed >= FIRST_LOOK && busy <= elapsed / WAITS_PART
+/// Where the kernel tells of a thread.
+fn directory_of(thread: i32) -> String {
+    format!("/proc/self/task/{thread}")
 }
 
 /// Of a cut that has taken so long, in `busy` of which it ran or waited for a processor.
 fn disk_rate(size_bytes: u64, read_bytes: u64, elapsed: Duration, busy: Duration) -> Option<u64> {
     let is_known = read_bytes >= DISK_BYTES || read_bytes >= DISK_BYTES_MIN && elapsed >= DISK_TIME;
-    if !is_known || !waits_for_disk(elapsed, busy) {
+    if !is_known || elapsed < FIRST_LOOK || !waits_for_disk(elapsed, busy) {
         return None;
     }
     let rate = rate(read_bytes, elapsed);
     let left_s = size_bytes.saturating_sub(read_bytes) as f64 / rate.max(1) as f64;
     (left_s >= WORTH.as_secs_f64()).then_some(rate)
-}
-
-/// How long the thread has run, or was ready to and waited; `None` where the kernel does not tell.
-fn busy(thread: i32) -> Option<Duration> {
-    let (ran_ns, waited_ns) = scheduled(&format!("/proc/self/task/{thread}"))?;
-    Some(Duration::from_nanos(ran_ns.saturating_add(waited_ns)))
 }
 
 /// What the network brought in a moment is held against the disk, more each time until one of both is faster, and for a while.

@@ -5,7 +5,7 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 
-use dray_core::{Error, ErrorKind, Result};
+use dray_core::{Error, Result};
 use rustix::fs::{FileType, OFlags};
 use rustix::io::Errno;
 
@@ -30,9 +30,7 @@ pub enum Origin {
 impl Origin {
     /// True for the error of a path that may not be used, whatever stands there.
     pub(super) fn forbids(&self, error: &Error) -> bool {
-        // A file in the place of a directory is what stands there.
-        let is_file = error.io_kind() == Some(io::ErrorKind::NotADirectory);
-        matches!(self, Origin::Within(_)) && error.kind() == ErrorKind::Refused && !is_file
+        matches!(self, Origin::Within(_)) && Within::forbids(error)
     }
 
     /// Opens the directory at `path`; links are followed, this once.
