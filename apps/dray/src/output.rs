@@ -231,15 +231,17 @@ impl Output {
         };
         if is_dry {
             self.note(&format!(
-                "dry run, nothing was changed: {} entries, {} to make, replace, compare or change, {} files unchanged{deleted}",
-                copied.entries, copied.files, copied.unchanged,
+                "dry run, nothing was changed: {}, {} to make, replace, compare or change, {} unchanged{deleted}",
+                count(copied.entries, "entry", "entries"),
+                copied.files,
+                count(copied.unchanged, "file", "files"),
             ));
             return;
         }
         self.note(&format!(
-            "{} entries, {} files copied ({}), {} unchanged{deleted}, in {:.1} s",
-            copied.entries,
-            copied.files,
+            "{}, {} copied ({}), {} unchanged{deleted}, in {:.1} s",
+            count(copied.entries, "entry", "entries"),
+            count(copied.files, "file", "files"),
             bytes(copied.bytes),
             copied.unchanged,
             elapsed.as_secs_f64(),
@@ -582,6 +584,11 @@ fn shares(sources: &[SourceShare]) -> String {
 /// A size for people.
 pub(crate) fn bytes(count: u64) -> String {
     indicatif::BinaryBytes(count).to_string()
+}
+
+/// A number of things for people, with the word for one of them or for several.
+pub(crate) fn count(number: u64, one: &str, several: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { several })
 }
 
 /// Writes all of `bytes` to standard output.

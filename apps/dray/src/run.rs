@@ -19,7 +19,7 @@ use dray_node::{
 use serde_json::json;
 
 use crate::arguments::{self, Arguments, Command, Show};
-use crate::output::{Output, bytes, print, verified_json};
+use crate::output::{Output, bytes, count, print, verified_json};
 use crate::{daemon, demo, explain, logs, manual, pasted, sync, usage};
 
 /// The exit code.
@@ -405,8 +405,8 @@ pub(crate) fn fail_partly(copied: &TreeCopied) -> Result<()> {
 
 /// What some entries of a tree came to.
 pub(crate) fn partly_failed(failed: u64) -> Error {
-    let what = if failed == 1 { "1 entry".to_owned() } else { format!("{failed} entries") };
-    Error::new(ErrorKind::Partial, format!("{what} failed, the rest is done")).advise(NAMED_ABOVE)
+    let what = format!("{} failed, the rest is done", count(failed, "entry", "entries"));
+    Error::new(ErrorKind::Partial, what).advise(NAMED_ABOVE)
 }
 
 /// True for a regular file of this host, which goes the way of single files.

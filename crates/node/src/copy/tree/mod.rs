@@ -26,6 +26,8 @@ mod hostile;
 mod hostile_cuts;
 #[cfg(test)]
 mod lanes_tests;
+#[cfg(test)]
+mod left_tests;
 mod listing;
 mod live;
 mod local;

@@ -27,6 +27,8 @@ const MEASURING_TIME: Duration = Duration::from_millis(100);
 const SLOWER: u64 = 4;
 const LASTING_SLOWER: u64 = 2;
 const LASTING: Duration = Duration::from_millis(20);
+/// What was faster still is if it brings no more than one part in so many less.
+const MARGIN: u64 = 4;
 /// By how much it has to be faster each time for more to be asked for.
 const GROWS: f64 = 1.25;
 /// More than this is not fetched to find out, in all, before it was faster.
@@ -106,11 +108,12 @@ impl Cut {
         !self.is_done() && self.begun.get().is_none_or(is_new)
     }
 
-    /// Bytes a second that the disk reads, if the cut waits for that and will for some time.
-    fn disk_bytes_per_s(&self) -> Option<u64> {
+    /// What the disk reads, if the cut waits for that and will for some time.
+    fn disk(&self) -> Option<Disk> {
         let begun = self.begun.get().filter(|_| !self.is_done())?;
-        let elapsed = begun.at.elapsed();
-        disk_rate(self.size_bytes, self.read_bytes.load(Ordering::Relaxed), elapsed, begun.busy()?)
+        let (elapsed, read_bytes) = (begun.at.elapsed(), self.read_bytes.load(Ordering::Relaxed));
+        let bytes_per_s = disk_rate(self.size_bytes, read_bytes, elapsed, begun.busy()?)?;
+        Some(Disk { bytes_per_s, read_bytes })
     }
 }
 
@@ -118,6 +121,29 @@ impl Begun {
     /// How long the thread has run since, or was ready to and waited; `None` where the kernel does not tell.
     fn busy(&self) -> Option<Duration> {
         Some(busy(&directory_of(self.thread))?.saturating_sub(self.busy?))
+    }
+}
+
+/// A disk that a cut waits for: what it reads, and has read, since that was begun.
+#[derive(Clone, Copy, Debug)]
+struct Disk {
+    bytes_per_s: u64,
+    read_bytes: u64,
+}
+
+/// What the network brought in some time, and the disk read meanwhile.
+#[derive(Clone, Copy, Default, Debug)]
+struct Look {
+    took: Duration,
+    came_bytes: u64,
+    read_bytes: u64,
+}
+
+impl Look {
+    fn add(&mut self, other: Look) {
+        self.took += other.took;
+        self.came_bytes = self.came_bytes.saturating_add(other.came_bytes);
+        self.read_bytes = self.read_bytes.saturating_add(other.read_bytes);
     }
 }
 
@@ -145,13 +171,13 @@ pub(super) struct Race<'a> {
     groups: u64,
     /// Asked for so far.
     asked_groups: u64,
-    /// When the last ones were asked for, and what the network had brought by then.
-    asked: Option<(Instant, u64)>,
+    /// When the last ones were asked for, and what the network had brought, and the disk read, by then.
+    asked: Option<(Instant, u64, u64)>,
     begun: Option<Instant>,
     /// Bytes a second when it was looked last.
     rate: u64,
-    /// For how long it has been faster.
-    faster: Duration,
+    /// Since it has been faster.
+    faster: Look,
     is_over: bool,
 }
 
@@ -175,7 +201,7 @@ impl<'a> Race<'a> {
             asked: None,
             begun: None,
             rate: 0,
-            faster: Duration::ZERO,
+            faster: Look::default(),
             is_over: false,
         }
     }
@@ -196,26 +222,32 @@ impl<'a> Race<'a> {
         !self.is_over() && self.begun.map_or_else(|| self.cut.is_new(), is_soon)
     }
 
-    /// How many groups to ask for next, if the cut waits for a disk that reads `disk` bytes a second and the network has brought `came` bytes in all; none
-    /// where the disk is the faster one. `Unsupported` where the network is.
-    fn next(&mut self, disk: Option<u64>, came: u64, round_trip: Duration) -> Result<Option<u64>> {
+    /// How many groups to ask for next, if the cut waits for a disk and the network has brought `came` bytes in all; none where the disk is the faster one.
+    /// `Unsupported` where the network is.
+    ///
+    /// Both are compared over the same time: what comes is often written to the disk that the older version is read from, and the two then share it.
+    fn next(&mut self, disk: Option<Disk>, came: u64, round_trip: Duration) -> Result<Option<u64>> {
         let Some(disk) = disk else { return Ok(None) };
-        if let Some((at, before)) = self.asked.take() {
-            let (took, bytes) = (at.elapsed(), came.saturating_sub(before));
-            let rate_before = std::mem::replace(&mut self.rate, rate(bytes, took));
-            match verdict(disk, bytes, took, round_trip, rate_before) {
-                Verdict::Network => self.faster += took,
+        if let Some((at, came_before, read_before)) = self.asked.take() {
+            let look = Look {
+                took: at.elapsed(),
+                came_bytes: came.saturating_sub(came_before),
+                read_bytes: disk.read_bytes.saturating_sub(read_before),
+            };
+            let rate_before = std::mem::replace(&mut self.rate, rate(look.came_bytes, look.took));
+            match verdict(disk.bytes_per_s, look, self.faster, round_trip, rate_before) {
+                Verdict::Network => self.faster.add(look),
                 Verdict::Disk => self.is_over = true,
-                Verdict::Open => self.faster = Duration::ZERO,
+                Verdict::Open => self.faster = Look::default(),
             }
-            if self.faster >= LASTS {
+            if self.faster.took >= LASTS {
                 return Err(left_alone());
             }
         }
-        let groups = match self.faster.is_zero() {
+        let groups = match self.faster.took.is_zero() {
             true => self.groups.min(GROUPS_MAX.saturating_sub(self.asked_groups)),
             false => {
-                let at_once = (disk as f64 * AT_ONCE.as_secs_f64()) as u64;
+                let at_once = (disk.bytes_per_s as f64 * AT_ONCE.as_secs_f64()) as u64;
                 self.groups.min(at_once.max(MEASURED_BYTES) / GROUP_BYTES)
             }
         };
@@ -223,11 +255,11 @@ impl<'a> Race<'a> {
         Ok((!self.is_over).then_some(groups))
     }
 
-    /// So many groups are asked for now.
-    fn goes_out(&mut self, groups: u64, came: u64) {
+    /// So many groups are asked for now, when so much has come and was read.
+    fn goes_out(&mut self, groups: u64, came: u64, read: u64) {
         let now = Instant::now();
         self.begun.get_or_insert(now);
-        self.asked = Some((now, came));
+        self.asked = Some((now, came, read));
         self.asked_groups = self.asked_groups.saturating_add(groups);
         self.groups = match self.groups {
             FIRST_GROUPS => 3 * FIRST_GROUPS,
@@ -240,18 +272,24 @@ fn left_alone() -> Error {
     Error::new(ErrorKind::Unsupported, "the network is faster than the disk")
 }
 
-/// So many bytes came in that time, after `before` bytes a second, and the disk reads `disk` bytes a second meanwhile. A connection that has just begun takes some round trips for
-/// little, and one for what it is asked for alone.
-fn verdict(disk: u64, bytes: u64, took: Duration, round_trip: Duration, before: u64) -> Verdict {
+/// What a look tells after `before` bytes a second, `earlier` of which the network was faster, where the disk reads `disk` bytes a second if nothing else is
+/// done with it. A connection that has just begun takes some round trips for little, and one for what it is asked for alone.
+fn verdict(disk: u64, look: Look, earlier: Look, round_trip: Duration, before: u64) -> Verdict {
+    let Look { took, came_bytes: bytes, .. } = look;
     if bytes < GROUP_BYTES {
         // Zeros cross in no time.
         return Verdict::Open;
     }
     if bytes >= MEASURED_BYTES {
-        let network = rate(bytes, took.saturating_sub(round_trip).max(took / 2));
-        return match network {
-            _ if network >= disk => Verdict::Network,
-            _ if network as f64 >= before as f64 * GROWS => Verdict::Open,
+        let mut all = earlier;
+        all.add(look);
+        let network = rate(all.came_bytes, all.took.saturating_sub(round_trip).max(all.took / 2));
+        let disk = disk.min(rate(all.read_bytes, all.took));
+        // What was faster by far waits for the disk once what came has to be written there.
+        let enough = if earlier.took.is_zero() { disk } else { disk - disk / MARGIN };
+        return match rate(bytes, took.saturating_sub(round_trip).max(took / 2)) {
+            _ if network >= enough => Verdict::Network,
+            now if now as f64 >= before as f64 * GROWS => Verdict::Open,
             _ => Verdict::Disk,
         };
     }
@@ -272,10 +310,11 @@ impl Transfer {
             return Ok(());
         }
         let came = self.brought_bytes.load(Ordering::Acquire);
-        if let Some(groups) = race.next(race.cut.disk_bytes_per_s(), came, self.round_trip())? {
+        let disk = race.cut.disk();
+        if let Some(groups) = race.next(disk, came, self.round_trip())? {
             match plan.probe(groups) {
                 0 => return Err(left_alone()),
-                groups => race.goes_out(groups, came),
+                groups => race.goes_out(groups, came, disk.map_or(0, |disk| disk.read_bytes)),
             }
         }
         Ok(())
@@ -314,8 +353,14 @@ mod tests {
     #[test]
     fn the_faster_one_wins() {
         let disk = 70 * MB;
+        let of = |groups: u64, took, read_bytes| Look {
+            took: ms(took),
+            came_bytes: groups * GROUP_BYTES,
+            read_bytes,
+        };
         let look = |groups, took, round_trip, before| {
-            verdict(disk, groups * GROUP_BYTES, ms(took), ms(round_trip), before)
+            let look = of(groups, took, disk * took / 1000);
+            verdict(disk, look, Look::default(), ms(round_trip), before)
         };
         assert_eq!(look(1, 1, 0, 0), Verdict::Open);
         assert_eq!(look(16, 9, 0, 110 * MB), Verdict::Network);
@@ -329,6 +374,16 @@ mod tests {
         assert_eq!(look(107, 330, 50, 22 * MB), Verdict::Disk);
         assert_eq!(look(16, 20, 0, 30 * MB), Verdict::Open, "it grows");
         assert_eq!(look(32, 40, 0, 50 * MB), Verdict::Disk, "it does not");
+        // Where what comes is written to the same disk, both get what there is of it; the network might bring more.
+        let shared = |read| verdict(disk, of(16, 30, read), Look::default(), ms(0), 100 * MB);
+        assert_eq!(shared(MB), Verdict::Network);
+        assert_eq!(shared(2 * MB), Verdict::Disk);
+        // A write that waits for the disk does not show how fast the network is.
+        let wait = |earlier| verdict(disk, of(16, 60, 2 * MB), earlier, ms(0), 100 * MB);
+        assert_eq!(wait(Look::default()), Verdict::Disk);
+        assert_eq!(wait(of(112, 63, 3 * MB)), Verdict::Network);
+        assert_eq!(wait(of(20, 15, MB)), Verdict::Network, "three quarters of what is read");
+        assert_eq!(wait(of(16, 15, 3 * MB)), Verdict::Disk);
     }
 
     /// A race in which each group takes `per_group` microseconds on the network, as long as it lasts; how many were asked for, and whether the network won.
@@ -337,17 +392,20 @@ mod tests {
         let mut race = Race::new(&cut);
         assert!(race.is_measuring() && !race.is_over());
         assert_eq!(race.next(None, 0, Duration::ZERO).unwrap(), None, "it is not known what it waits for");
-        let (mut asked, mut came) = (0, 0);
+        let (mut asked, mut came, mut read_bytes) = (0, 0, 0);
         loop {
-            let groups = match race.next(Some(disk), came, Duration::ZERO) {
+            let disk_now = Disk { bytes_per_s: disk, read_bytes };
+            let groups = match race.next(Some(disk_now), came, Duration::ZERO) {
                 Ok(Some(groups)) => groups,
                 Ok(None) => break,
                 Err(_) => return (asked, true),
             };
-            let took = Duration::from_secs_f64((asked..asked + groups).map(&per_group).sum::<f64>() / 1e6);
-            race.goes_out(groups, came);
-            race.asked = Instant::now().checked_sub(took).map(|at| (at, came));
+            let took_s = (asked..asked + groups).map(&per_group).sum::<f64>() / 1e6;
+            race.goes_out(groups, came, read_bytes);
+            let at = Instant::now().checked_sub(Duration::from_secs_f64(took_s));
+            race.asked = at.map(|at| (at, came, read_bytes));
             (asked, came) = (asked + groups, came + groups * GROUP_BYTES);
+            read_bytes += (disk as f64 * took_s) as u64;
             assert!(asked <= 8 * GROUPS_MAX, "{asked} groups");
         }
         assert!(race.is_over() && !race.is_measuring());
@@ -374,7 +432,7 @@ mod tests {
         let cut = Cut::of(1 << 40);
         cut.end();
         assert!(Race::new(&cut).is_over());
-        assert_eq!(cut.disk_bytes_per_s(), None);
+        assert!(cut.disk().is_none());
     }
 
     /// R12: zeros cross in no time, which says nothing of the network.
@@ -383,8 +441,9 @@ mod tests {
         let cut = Cut::of(1 << 40);
         let mut race = Race::new(&cut);
         let mut asked = 0;
-        while let Some(groups) = race.next(Some(70 * MB), 0, Duration::ZERO).unwrap() {
-            race.goes_out(groups, 0);
+        let disk = Disk { bytes_per_s: 70 * MB, read_bytes: 0 };
+        while let Some(groups) = race.next(Some(disk), 0, Duration::ZERO).unwrap() {
+            race.goes_out(groups, 0, 0);
             asked += groups;
         }
         assert!(race.is_over() && asked <= GROUPS_MAX, "{asked}");

@@ -129,7 +129,7 @@ impl Writing<'_> {
     /// The file that is likely to have much in common with one that comes, and which that is. `None` while others are looked for.
     fn find_older(&mut self, number: u64) -> Option<Option<(OlderFile, Which)>> {
         let target = &self.pending.get(&number)?.target;
-        if let Some(basis) = target.basis() {
+        if let Some(basis) = target.basis().filter(|basis| may_pay(basis.size_bytes, target.size_bytes())) {
             return Some(Some((basis, Which::Other)));
         }
         if self.writer.compares_by_hash()
@@ -451,17 +451,7 @@ impl Writing<'_> {
             let Some(newer) = delta.newer.clone() else { return Ok(()) };
             let asked = std::mem::take(&mut asking.asked);
             let pieces = asked.into_iter().map(|(part, pieces)| (part.start, pieces)).collect();
-            self.deltas.push(number, Task::Compare { older, index, newer, pieces });
-            return Ok(());
-        }
-        if delta.is_other
-            && let Some(pending) = self.pending.get(&number)
-            && let Some(own) =
-                own_older(&pending.target).filter(|own| may_pay(own.size_bytes, first.size_bytes))
-            && let Some(task) = self.deltas.compare_with(number, own)
-        {
-            // The other is a stranger, and this one has more in common with it.
-            self.deltas.push(number, task);
+            self.deltas.push(number, Task::Compare { older, index, other: None, newer, pieces });
             return Ok(());
         }
         self.compare_if_cut(number)
@@ -470,14 +460,29 @@ impl Writing<'_> {
     /// Once both versions are cut as a whole.
     fn compare_if_cut(&mut self, number: u64) -> Result<()> {
         let Some(delta) = self.deltas.active.get_mut(&number) else { return Ok(()) };
-        let (Some(finished), Phase::Cutting { index, pieces }) = (delta.finished, &mut delta.phase) else {
+        let (Some(finished), Phase::Cutting { index: Some(index), pieces }) = (delta.finished, &delta.phase)
+        else {
             return Ok(());
         };
+        // What stands where it goes may have what another lacks.
+        if delta.is_other
+            && index.lacks(pieces) > finished.size_bytes / WORTH
+            && let Some(pending) = self.pending.get_mut(&number)
+            && let Some(own) =
+                own_older(&pending.target).filter(|own| may_pay(own.size_bytes, finished.size_bytes))
+            && let Some(task) = self.deltas.compare_with_own(number, own)
+        {
+            // That was of the other.
+            pending.known = None;
+            self.deltas.push(number, task);
+            return Ok(());
+        }
+        let Some(delta) = self.deltas.active.get_mut(&number) else { return Ok(()) };
+        let Phase::Cutting { index, pieces } = &mut delta.phase else { return Ok(()) };
         let Some(index) = index.take() else { return Ok(()) };
         let pieces = vec![(0, std::mem::take(pieces))];
-        let (older, index) = (delta.older.clone(), Arc::new(index));
-        delta.finished = Some(finished);
-        self.put_together(number, |newer| Task::Compare { older, index, newer, pieces })
+        let (older, index, other) = (delta.older.clone(), Arc::new(index), delta.other.take());
+        self.put_together(number, |newer| Task::Compare { older, index, other, newer, pieces })
     }
 
     /// Makes the file that is put together, and has `task` begin with that.

@@ -7,6 +7,8 @@ use dray_core::message::Part;
 use dray_core::tree::ChunkHint;
 use dray_store::local::tree::Cut;
 
+use super::work::sum;
+
 /// Chunks of an older version, by hash.
 #[derive(Debug, Default)]
 pub(super) struct Index {
@@ -57,8 +59,28 @@ impl Index {
         next.or_else(|| self.first.get(&hint.hash).copied().and_then(at))
     }
 
+    /// Bytes of a newer version, of these pieces, that it does not have.
+    pub(super) fn lacks(&self, pieces: &[Cut]) -> u64 {
+        let mut found = Found::default();
+        self.compare(0, pieces, &mut found);
+        sum(&found.missing)
+    }
+
     /// Looks for `pieces` of the newer version, the first of which begins at `start` there.
     pub(super) fn compare(&self, start: u64, pieces: &[Cut], found: &mut Found) {
+        self.compare_those(start, pieces, |_| true, found);
+    }
+
+    /// The same for those that begin in one of `missing`, which ascend.
+    pub(super) fn compare_missing(&self, start: u64, pieces: &[Cut], missing: &[Part], found: &mut Found) {
+        let is_missing = |at| {
+            let next = missing.partition_point(|part| part.end() <= at);
+            missing.get(next).is_some_and(|part| part.start <= at)
+        };
+        self.compare_those(start, pieces, is_missing, found);
+    }
+
+    fn compare_those(&self, start: u64, pieces: &[Cut], is_wanted: impl Fn(u64) -> bool, found: &mut Found) {
         let (mut at, mut last) = (start, None);
         for piece in pieces {
             let hint = match piece {
@@ -69,12 +91,14 @@ impl Index {
                 Cut::Chunk(hint) => hint,
             };
             let bytes = u64::from(hint.len);
-            match self.find(hint, last) {
-                Some((number, from)) => {
-                    last = Some(number);
-                    found.add_common(Common { from, to: at, bytes });
+            if is_wanted(at) {
+                match self.find(hint, last) {
+                    Some((number, from)) => {
+                        last = Some(number);
+                        found.add_common(Common { from, to: at, bytes });
+                    }
+                    None => found.add_missing(Part { start: at, bytes }),
                 }
-                None => found.add_missing(Part { start: at, bytes }),
             }
             at = at.saturating_add(bytes);
         }
@@ -161,6 +185,20 @@ mod tests {
         assert_eq!((found.common_bytes(), unused(&found, 13)), (11, vec![(11, 13)]));
         assert_eq!(unused(&compare("a", &new("b")), 1), [(0, 1)]);
         assert!(compare("a b", &new("b a")).unused(2).is_empty());
+    }
+
+    /// What one older version lacks is looked for in another, and nothing else.
+    #[test]
+    fn another_has_what_is_missing() {
+        let newer = new("aa bbb xx yyy cc aa");
+        let found = compare("aa bbb cc", &newer);
+        assert_eq!(found.missing, [Part { start: 5, bytes: 5 }]);
+        let other = index("yyy aa cc");
+        assert_eq!(other.lacks(&newer), 5);
+        let mut more = Found::default();
+        other.compare_missing(0, &newer, &found.missing, &mut more);
+        assert_eq!(more.common, [Common { from: 0, to: 7, bytes: 3 }]);
+        assert_eq!(more.missing, [Part { start: 5, bytes: 2 }]);
     }
 
     /// A hole is neither copied nor asked for.

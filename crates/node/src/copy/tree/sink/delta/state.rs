@@ -86,6 +86,8 @@ pub(super) struct Delta {
     pub(super) older: Arc<OlderFile>,
     /// That is another file, and the sender found it to be the same.
     pub(super) is_other: bool,
+    /// Another that was cut before it, and may have what it lacks.
+    pub(super) other: Option<(Arc<OlderFile>, Index)>,
     /// And it was found elsewhere on the disk.
     pub(super) is_sibling: bool,
     /// What that has in common with what comes is known.
@@ -280,6 +282,8 @@ impl Deltas {
         self.start_worker();
         let is_void = match self.active.get_mut(&number) {
             Some(delta) => {
+                // What comes of one thing is not to be taken for what comes of another.
+                debug_assert!(!delta.is_working, "one thing at a time");
                 delta.is_working = true;
                 delta.is_void.clone()
             }
@@ -306,20 +310,21 @@ impl Deltas {
         delta.map(|delta| delta.is_working = false).is_some()
     }
 
-    /// Takes `own` for the older version in place of another file: what is to be done, if there is room for that.
-    pub(super) fn compare_with(&mut self, number: u64, own: OlderFile) -> Option<Task> {
+    /// Takes `own` for the older version, and another file, which was cut, for what that lacks: what is to be done, if there is room for that.
+    pub(super) fn compare_with_own(&mut self, number: u64, own: OlderFile) -> Option<Task> {
         let delta = self.active.get_mut(&number)?;
         let Delta { older, average_bytes, held, .. } = Delta::new(own, false, delta.size_bytes);
         // The sender told its chunks of this length.
         let average_bytes = average_bytes.filter(|average| Some(*average) == delta.average_bytes);
         let Phase::Cutting { index, .. } = &mut delta.phase else { return None };
+        let held = held + index.as_ref()?.len() as u64 * CHUNK_HELD_BYTES;
         let held_by_all = self.held - delta.held + held;
         if average_bytes.is_none() || held_by_all > TREE_DELTAS_BYTES_MAX.max(self.held) {
             return None;
         }
-        *index = None;
-        (self.held, delta.held) = (held_by_all, held);
-        (delta.older, delta.is_other) = (older.clone(), false);
+        (self.held, delta.held, delta.is_other) = (held_by_all, held, false);
+        let other = std::mem::replace(&mut delta.older, older.clone());
+        delta.other = index.take().map(|index| (other, index));
         Some(Task::Cut { older, average_bytes })
     }
 
@@ -379,6 +384,7 @@ impl Delta {
         Delta {
             older: Arc::new(older),
             is_other,
+            other: None,
             is_sibling: false,
             was_compared: false,
             is_same: false,

@@ -43,8 +43,14 @@ pub(super) enum Task {
     Cut { older: Arc<OlderFile>, average_bytes: Option<u32> },
     /// Cut these bytes of it, and no others.
     CutUnused { older: Arc<OlderFile>, unused: Vec<Range<u64>>, average_bytes: u32 },
-    /// Look for these pieces of the newer version, and copy what is found.
-    Compare { older: Arc<OlderFile>, index: Arc<Index>, newer: Arc<File>, pieces: Vec<(u64, Vec<Cut>)> },
+    /// Look for these pieces of the newer version, for what is not in the older one in the other one, and copy what is found.
+    Compare {
+        older: Arc<OlderFile>,
+        index: Arc<Index>,
+        other: Option<(Arc<OlderFile>, Index)>,
+        newer: Arc<File>,
+        pieces: Vec<(u64, Vec<Cut>)>,
+    },
     /// Hold it against sums of what is missing, and copy what is found.
     Look { older: Arc<OlderFile>, newer: Arc<File>, newer_bytes: u64, look: Box<Look> },
     /// Copy all of it.
@@ -271,7 +277,7 @@ fn run(task: Task, stops: &[&AtomicBool], step: &dyn Fn()) -> Result<Outcome> {
             }
             Ok(Outcome::CutUnused { index })
         }
-        Task::Compare { older, index, newer, pieces } => {
+        Task::Compare { older, index, other, newer, pieces } => {
             let mut found = Found::default();
             for (start, pieces) in &pieces {
                 between()?;
@@ -279,6 +285,17 @@ fn run(task: Task, stops: &[&AtomicBool], step: &dyn Fn()) -> Result<Outcome> {
             }
             for common in &found.common {
                 copy(&older.file, &newer, common, &mut between)?;
+            }
+            if let Some((other, index)) = other {
+                let mut more = Found::default();
+                for (start, pieces) in &pieces {
+                    between()?;
+                    index.compare_missing(*start, pieces, &found.missing, &mut more);
+                }
+                for common in &more.common {
+                    copy(&other.file, &newer, common, &mut between)?;
+                }
+                found.missing = more.missing;
             }
             Ok(Outcome::Compared(found))
         }

@@ -1,0 +1,175 @@
+//! A file of which a run that was cut off left something, where an older version of it stands, too.
+
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::thread;
+use std::time::Duration;
+
+use dray_core::message::{Entries, Part, TreeDone};
+use dray_core::tree::{ChunkHint, Entry, Finished, Kind, Metadata, Name, Record, cut_profile, encode_chunks};
+use dray_core::{Error, ErrorKind, Result};
+use dray_engine::session::Owed;
+use dray_store::local::tree::{Changes, Landing, SyncOptions, TreeWriter};
+use dray_transfer::tree::{Batch, RecordSink, SendError, TreeFile, TreeSource, send, take};
+
+use super::copies::{channels, keeping};
+use super::differences::noise;
+use super::sink::Writing;
+use crate::lock;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const MIB: usize = 1 << 20;
+
+/// A part of the file, and how it was cut: the average length, the chunks, and the hash of all of them.
+type Told = (Part, u32, Vec<ChunkHint>, [u8; 32]);
+
+/// A file that tells at once how it is cut, once it has done it before, and of which so many bytes leave until the connection is cut.
+struct Newer {
+    bytes: Vec<u8>,
+    left_bytes: AtomicU64,
+    told: Mutex<Vec<Told>>,
+}
+
+impl Newer {
+    fn range(&self, part: Part) -> &[u8] {
+        &self.bytes[part.start as usize..part.end() as usize]
+    }
+
+    fn finished(&self, hash: [u8; 32]) -> Finished {
+        Finished { hash, size_bytes: self.bytes.len() as u64, mtime_s: 5, mtime_ns: 0 }
+    }
+}
+
+impl TreeFile for Newer {
+    fn send(
+        &self,
+        _: Option<[u8; 32]>,
+        part: Option<Part>,
+        sink: &mut dyn RecordSink,
+    ) -> Result<(), SendError> {
+        let bytes = part.map_or(&self.bytes[..], |part| self.range(part));
+        for piece in bytes.chunks(64 * 1024) {
+            let len = piece.len() as u64;
+            let leaves = |left: u64| left.checked_sub(len);
+            if self.left_bytes.fetch_update(Ordering::Relaxed, Ordering::Relaxed, leaves).is_err() {
+                return Err(SendError::Channel(Error::new(ErrorKind::Interrupted, "cut off")));
+            }
+            sink.record(&Record::Bytes(piece))?;
+        }
+        sink.record(&Record::Done(self.finished(*blake3::hash(bytes).as_bytes())))
+    }
+
+    fn cut(&self, owed: &Owed, sink: &mut dyn RecordSink) -> Result<(), SendError> {
+        let (part, average) = (owed.part.unwrap(), owed.cut.unwrap());
+        let mut told = lock(&self.told);
+        let is_it = |told: &&Told| told.0 == part && told.1 == average;
+        let known = told.iter().find(is_it).map(|(_, _, chunks, hash)| (chunks.clone(), *hash));
+        let (chunks, hash) = known.unwrap_or_else(|| {
+            let mut chunks = Vec::new();
+            let mut chunker = cut_profile(average).unwrap().chunker();
+            let mut push = |chunk: &[u8]| chunks.push(ChunkHint::of(chunk));
+            chunker.push(self.range(part), &mut push);
+            chunker.finish(&mut push);
+            let hash = *blake3::hash(self.range(part)).as_bytes();
+            told.push((part, average, chunks.clone(), hash));
+            (chunks, hash)
+        });
+        sink.record(&Record::Chunks(&encode_chunks(&chunks)))?;
+        sink.record(&Record::Done(self.finished(hash)))
+    }
+}
+
+/// A directory with one such file in it.
+struct OneFile(Option<Arc<Newer>>);
+
+impl TreeSource for OneFile {
+    fn next_batch(&mut self) -> Option<Batch> {
+        let file = self.0.take()?;
+        let kind = Kind::Directory { entries: None };
+        let root = Entry { name: None, kind, metadata: Metadata::default() };
+        let kind = Kind::File { size_bytes: file.bytes.len() as u64, oid: None };
+        let metadata = Metadata { mode: 0o644, mtime_s: 5, ..Metadata::default() };
+        let entry = Entry { name: Some(Name::new(b"file").unwrap()), kind, metadata };
+        let items = vec![root.to_bytes().into(), entry.to_bytes().into(), Vec::new().into()];
+        Some(Batch {
+            entries: Some(Entries { items, owners: None, is_last: true, listed: None }),
+            count: 2,
+            files: vec![(1, file)],
+            failed: Vec::new(),
+            digests: None,
+        })
+    }
+
+    fn batches_ahead(&self) -> usize {
+        1
+    }
+}
+
+/// One run, with `--partial`.
+fn run(place: &Path, newer: &Arc<Newer>) -> Result<TreeDone> {
+    let (near, mut far) = channels(65_536);
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut source = OneFile(Some(newer.clone()));
+            let _ = send(Box::new(near), Vec::new(), &mut source, None, &mut |_| Ok(()), &|| PATIENCE);
+        });
+        let make = || {
+            let landing = Landing::resolve(place, &[b"tree".to_vec()], false)?;
+            let sync = SyncOptions { partial: true, ..SyncOptions::default() };
+            let changes = Changes { sync: Some(sync), ..Changes::default() };
+            let writer = TreeWriter::new(landing, keeping()).with_changes(changes);
+            Ok(Writing::new(writer, 1, false, &|_| {}).with_deltas(true))
+        };
+        let taken = take(&mut far, Vec::new(), make, None, &mut |_| Ok(()), PATIENCE);
+        drop(far);
+        taken
+    })
+}
+
+/// What lies in the directory, and how much of the disk each takes.
+fn found(place: &Path) -> Vec<(String, u64)> {
+    let entries = fs::read_dir(place.join("tree")).unwrap().map(Result::unwrap);
+    let told = |entry: fs::DirEntry| {
+        (entry.file_name().into_string().unwrap(), entry.metadata().unwrap().blocks() * 512)
+    };
+    let mut found: Vec<_> = entries.map(told).collect();
+    found.sort();
+    found
+}
+
+/// Issue 7, "interrupted runs": what came before a run was cut off does not come again, nor does what the older version has, whichever of both has more, and whichever
+/// end has cut what it has first.
+#[test]
+fn a_cut_off_run_goes_on_beside_an_older_version() {
+    for (older_mib, left_mib) in [(2, 3), (5, 2), (7, 1), (0, 5)] {
+        let place = tempfile::tempdir().unwrap();
+        let path = place.path().join("tree/file");
+        fs::create_dir(place.path().join("tree")).unwrap();
+        let bytes = noise(8 * MIB + 1000, 1);
+        // Its end is what the newer one has there, too.
+        let older = [&noise(MIB + MIB / 2, 2)[..], &bytes[bytes.len() - older_mib * MIB..]].concat();
+        fs::write(&path, &older).unwrap();
+        let left_bytes = AtomicU64::new((left_mib * MIB) as u64);
+        let newer = Arc::new(Newer { bytes, left_bytes, told: Mutex::default() });
+
+        assert!(run(place.path(), &newer).is_err());
+        assert!(fs::read(&path).unwrap() == older, "{older_mib} {left_mib}");
+        let left = found(place.path());
+        assert_eq!(left.len(), 2, "{left:?}");
+        assert!(
+            left[0].0.starts_with(".dray-") && left[0].1 >= (left_mib * MIB - MIB / 4) as u64,
+            "{left:?}"
+        );
+
+        newer.left_bytes.store(u64::MAX, Ordering::Relaxed);
+        let done = run(place.path(), &newer).unwrap();
+        assert_eq!((done.files, done.failed), (1, 0));
+        let missing = (8 - older_mib - left_mib) * MIB;
+        assert!(done.bytes <= (missing + MIB / 2) as u64, "{older_mib} {left_mib}: {} bytes", done.bytes);
+        assert!(fs::read(&path).unwrap() == newer.bytes);
+        assert_eq!(found(place.path()).len(), 1);
+    }
+}
