@@ -418,7 +418,7 @@ fn a_second_run_leaves_the_other_directory_alone() {
 }
 
 /// Issue "a first large file cut off begins anew": with --partial the next run takes of what was left, whichever end was killed; without, all of it comes
-/// again. Nothing is under the name of the file meanwhile, and nothing is left at the end.
+/// again. What is under the name of the file meanwhile stays what it was, nothing or an older version, and nothing is left at the end.
 #[test]
 fn a_large_file_goes_on_where_it_was_cut_off() {
     const SIZE: u64 = 24 << 20;
@@ -430,10 +430,21 @@ fn a_large_file_goes_on_where_it_was_cut_off() {
     let option: &'static [&'static str] = &["-a", "--partial"];
     // Where a directory is named it is neither made nor needed.
     let named: &'static [&'static str] = &["-a", "--partial-dir=kept"];
-    for (number, (options, kills_far)) in
-        [(option, false), (option, true), (named, false), (&["-a"][..], false)].into_iter().enumerate()
-    {
+    let older = a.file("older");
+    data::write_random(&older, SIZE / 2, 10);
+    let cases = [
+        (option, false, false),
+        (option, true, false),
+        (named, false, false),
+        (&["-a"][..], false, false),
+        (option, false, true),
+        (option, true, true),
+    ];
+    for (number, (options, kills_far, has_older)) in cases.into_iter().enumerate() {
         let copy = b.directory(&format!("copy{number}"));
+        if has_older {
+            fs::copy(&older, copy.join("large")).unwrap();
+        }
         let before = lab_bytes(&copy);
         let running = up(a, b, options, &source, &copy);
         running.wait_until(false, || {
@@ -441,7 +452,10 @@ fn a_large_file_goes_on_where_it_was_cut_off() {
             came && (options.len() > 1 || elapsed(&copy) > 2)
         });
         kill_one_end(running, b, kills_far);
-        assert!(!copy.join("large").exists());
+        match has_older {
+            true => assert!(fs::read(copy.join("large")).unwrap() == fs::read(&older).unwrap()),
+            false => assert!(!copy.join("large").exists()),
+        }
         let outcome = up(a, b, &[options, &["--stats"]].concat(), &source, &copy).wait().expect(0);
         let line = outcome
             .stdout_text()
