@@ -2,11 +2,12 @@
 
 use std::collections::BTreeSet;
 use std::io::{IsTerminal, Write};
+use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use dray_core::text::one_line;
+use dray_core::text::{hex, one_line, quoted_name, shown_name};
 use dray_core::{Error, ErrorKind, Oid, Result};
 use dray_node::{Delivered, Event, Observer, SourceShare, Stop, TreeCopied};
 use indicatif::{HumanDuration, ProgressBar, ProgressDrawTarget, ProgressState, ProgressStyle};
@@ -167,10 +168,9 @@ impl Output {
                 "size_bytes": delivered.size_bytes,
                 "resumed_bytes": delivered.resumed_bytes,
                 "sent_bytes": delivered.sent_bytes,
-                "path": delivered.path.as_deref().map(Path::to_string_lossy),
                 "seconds": elapsed.as_secs_f64(),
             });
-            self.must("result", &event.to_string());
+            self.must("result", &with_path(event, "path", delivered.path.as_deref()).to_string());
             return;
         }
         let place = delivered
@@ -196,14 +196,12 @@ impl Output {
         ));
     }
 
-    /// Prints a line of a result that was asked for.
+    /// Prints a line of a result that was asked for. What comes from elsewhere is fit for a terminal already.
     pub(crate) fn line(&self, text: &str) {
-        // Names of files come from elsewhere.
-        let text = one_line(text);
         let state = self.state();
         match &state.bar {
-            Some(bar) => bar.suspend(|| line(&mut std::io::stdout(), &text)),
-            None => line(&mut std::io::stdout(), &text),
+            Some(bar) => bar.suspend(|| line(&mut std::io::stdout(), text)),
+            None => line(&mut std::io::stdout(), text),
         }
     }
 
@@ -250,7 +248,7 @@ impl Output {
 
     /// Names an entry that failed on standard error, also when quiet: it is an error.
     fn failed_entry(&self, path: &Path, reason: &str) {
-        let text = format!("failed: {}: {}", one_line(&format!("{path:?}")), one_line(reason));
+        let text = format!("failed: {}: {}", quoted_name(path.as_os_str().as_bytes()), one_line(reason));
         let state = self.state();
         match &state.bar {
             Some(bar) => bar.suspend(|| line(&mut std::io::stderr(), &text)),
@@ -342,11 +340,8 @@ impl Observer for Output {
                     }
                 }
                 Event::SharedDirectory { path, ticket, addresses } => {
-                    let event = json!({
-                        "event": "shared-directory", "path": path.to_string_lossy(), "ticket": ticket,
-                        "addresses": addresses,
-                    });
-                    if !self.must("ticket", &event.to_string()) {
+                    let event = json!({"event": "shared-directory", "ticket": ticket, "addresses": addresses});
+                    if !self.must("ticket", &with_path(event, "path", Some(&path)).to_string()) {
                         self.stop.set();
                     }
                 }
@@ -364,10 +359,12 @@ impl Observer for Output {
                     "lost": lost,
                 })),
                 Event::TurnedAway { reason } => self.json(&json!({"event": "turned-away", "reason": reason})),
-                Event::Started { name, total_bytes, resumed_bytes } => self.json(&json!({
-                    "event": "started", "path": name.as_deref().map(Path::to_string_lossy),
-                    "total_bytes": total_bytes, "resumed_bytes": resumed_bytes,
-                })),
+                Event::Started { name, total_bytes, resumed_bytes } => {
+                    let event = json!({
+                        "event": "started", "total_bytes": total_bytes, "resumed_bytes": resumed_bytes,
+                    });
+                    self.json(&with_path(event, "path", name.as_deref()));
+                }
                 Event::SourceUp { label } => self.json(&json!({"event": "source-up", "source": label})),
                 Event::SourceDown { label, reason, is_barred, .. } => self.json(&json!({
                     "event": "source-down", "source": label, "reason": reason, "barred": is_barred,
@@ -376,29 +373,29 @@ impl Observer for Output {
                 Event::TreeProgress { done_bytes } => {
                     self.json_progress(false, || json!({"event": "progress", "done_bytes": done_bytes}));
                 }
-                Event::EntryFailed { path, kind, reason } => self.json(&json!({
-                    "event": "entry-failed", "path": path.to_string_lossy(), "kind": kind.word(), "reason": reason,
-                })),
+                Event::EntryFailed { path, kind, reason } => {
+                    let event = json!({"event": "entry-failed", "kind": kind.word(), "reason": reason});
+                    self.json(&with_path(event, "path", Some(&path)));
+                }
                 Event::Planned { action, changes, path } => {
                     let mut event =
-                        json!({"event": "planned", "action": action, "path": path.to_string_lossy()});
+                        with_path(json!({"event": "planned", "action": action}), "path", Some(&path));
                     if !changes.is_empty() {
                         event["changes"] = json!(changes);
                     }
                     self.must("plan", &event.to_string());
                 }
-                Event::Synced { letters, path, link } => self.json(&json!({
-                    "event": "synced", "deleted": letters.is_none(), "letters": letters,
-                    "path": path.to_string_lossy(), "link": link.as_deref().map(Path::to_string_lossy),
-                })),
+                Event::Synced { letters, path, link } => {
+                    let event = json!({"event": "synced", "deleted": letters.is_none(), "letters": letters});
+                    self.json(&with_path(with_path(event, "path", Some(&path)), "link", link.as_deref()));
+                }
                 Event::Listed(listed) => {
                     let event = json!({
                         "event": "listed", "kind": listed.kind.word(), "mode": format!("{:04o}", listed.mode),
                         "size_bytes": listed.size_bytes, "mtime_s": listed.mtime_s, "mtime_ns": listed.mtime_ns,
-                        "path": listed.path.to_string_lossy(),
-                        "link": listed.link.as_deref().map(Path::to_string_lossy),
                     });
-                    self.must("list", &event.to_string());
+                    let event = with_path(event, "path", Some(&listed.path));
+                    self.must("list", &with_path(event, "link", listed.link.as_deref()).to_string());
                 }
                 Event::Warning(text) => self.json(&json!({"event": "warning", "text": text})),
             }
@@ -437,7 +434,7 @@ impl Observer for Output {
                     self.stop.set();
                     return;
                 }
-                let path = one_line(&path.to_string_lossy());
+                let path = shown_name(path.as_os_str().as_bytes());
                 self.note(&format!(
                     "serving {path}; there: dray get TICKET -o DIR, later dray sync TICKET DIR; Ctrl-C here ends it"
                 ));
@@ -475,7 +472,7 @@ impl Observer for Output {
             Event::Planned { action, changes, path } => {
                 let what =
                     if changes.is_empty() { String::new() } else { format!(" ({})", changes.join(", ")) };
-                self.must("plan", &format!("{action:<8} {}{what}", one_line(&path.to_string_lossy())));
+                self.must("plan", &format!("{action:<8} {}{what}", shown_name(path.as_os_str().as_bytes())));
             }
             // Who asks for it says so line by line.
             Event::Synced { .. } | Event::Listed(_) => {}
@@ -602,9 +599,19 @@ fn line(out: &mut dyn Write, text: &str) {
     let _ = writeln!(out, "{text}").and_then(|()| out.flush());
 }
 
+/// `event` with a path, or null, as text; where that is not UTF-8, also its bytes in hex digits, as `…_hex`: the text does not tell all of them apart.
+fn with_path(mut event: Value, key: &str, path: Option<&Path>) -> Value {
+    event[key] = json!(path.map(Path::to_string_lossy));
+    if let Some(path) = path.filter(|path| path.to_str().is_none()) {
+        event[format!("{key}_hex")] = hex(path.as_os_str().as_bytes()).into();
+    }
+    event
+}
+
 /// The verdict of `verify`, as JSON.
 pub(crate) fn verified_json(path: &Path, oid: &Oid, size_bytes: u64) -> Value {
-    json!({"event": "verified", "path": path.to_string_lossy(), "oid": oid.to_string(), "size_bytes": size_bytes})
+    let event = json!({"event": "verified", "oid": oid.to_string(), "size_bytes": size_bytes});
+    with_path(event, "path", Some(path))
 }
 
 #[cfg(test)]
@@ -616,6 +623,19 @@ mod tests {
     fn resumed_bytes_are_no_rate() {
         let bar = begin_bar(3 << 30, Some(4 << 30));
         assert_eq!((bar.position(), bar.per_sec()), (3 << 30, 0.0));
+    }
+
+    /// Issue "names are told apart": what JSON has no text for stands there in hex digits, and only that.
+    #[test]
+    fn a_path_that_is_not_utf_8_is_whole_in_json() {
+        let told = |path: Option<&[u8]>| {
+            let path = path.map(|bytes| Path::new(std::ffi::OsStr::from_bytes(bytes)));
+            with_path(json!({"event": "x"}), "link", path)
+        };
+        assert_eq!(told(None), json!({"event": "x", "link": null}));
+        assert_eq!(told(Some("ä\n".as_bytes())), json!({"event": "x", "link": "ä\n"}));
+        let odd = json!({"event": "x", "link": "a\u{fffd}", "link_hex": "61ff"});
+        assert_eq!(told(Some(b"a\xff")), odd);
     }
 
     /// A receiver that closed its connections early is not said to have everything.

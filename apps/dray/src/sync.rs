@@ -7,8 +7,8 @@ use std::time::Instant;
 use clap::{ArgAction, Args};
 use dray_core::{Error, ErrorKind, Result};
 use dray_node::{
-    AddressFamily, Config, DirectoryWish, Event, Location, Node, Observer, SshOptions, Stop, SyncOptions,
-    TreeCopied, TreeOptions, TreeRequest,
+    AddressFamily, Config, DirectoryWish, Location, Node, SshOptions, Stop, SyncOptions, TreeCopied,
+    TreeOptions, TreeRequest,
 };
 
 use self::aside::Aside;
@@ -16,6 +16,7 @@ use self::further::Further;
 use self::kept::Kept;
 use self::negated::Negated;
 use self::rules::Rules;
+use self::telling::{Telling, tell_stats};
 use crate::output::Output;
 use crate::{pasted, run, usage};
 
@@ -26,6 +27,7 @@ pub(crate) mod lacking;
 mod list;
 mod negated;
 mod rules;
+mod telling;
 
 /// What `dray sync` takes.
 #[derive(Debug, Args)]
@@ -500,51 +502,6 @@ fn in_it(source: &OsString, is_chosen: bool) -> OsString {
 fn joined(changes: &[OsString]) -> Option<Vec<u8>> {
     let changes: Vec<&[u8]> = changes.iter().map(|change| change.as_bytes()).collect();
     (!changes.is_empty()).then(|| changes.join(&b','))
-}
-
-fn tell_stats(copied: &TreeCopied, is_wanted: bool, output: &Output) {
-    if is_wanted && !output.is_json() {
-        stats(copied).lines().for_each(|line| output.line(line));
-    }
-}
-
-fn stats(copied: &TreeCopied) -> String {
-    format!(
-        "Number of entries: {}\nNumber of files transferred: {}\nNumber of files unchanged: {}\nTotal bytes of content \
-         transferred: {}\nNumber of deleted entries: {}\nNumber of failed entries: {}",
-        copied.entries, copied.files, copied.unchanged, copied.bytes, copied.deleted, copied.failed
-    )
-}
-
-/// Says what is done with each entry as rsync does, and leaves everything else to the output.
-struct Telling<'a> {
-    output: &'a Output,
-    itemizes: bool,
-    names: bool,
-}
-
-impl Observer for Telling<'_> {
-    fn event(&self, event: Event) {
-        match event {
-            Event::Synced { letters, path, link } if !self.output.is_json() => {
-                let mut line = path.to_string_lossy().into_owned();
-                if let Some(link) = link {
-                    let is_hard = letters.as_ref().is_some_and(|letters| letters.starts_with('h'));
-                    line = format!("{line} {} {}", if is_hard { "=>" } else { "->" }, link.to_string_lossy());
-                }
-                match letters {
-                    Some(letters) if self.itemizes => line = format!("{letters} {line}"),
-                    None if self.itemizes => line = format!("*deleting   {line}"),
-                    None if self.names => line = format!("deleting {line}"),
-                    // Of what stays, only directories are named.
-                    Some(letters) if self.names && (!letters.starts_with('.') || line.ends_with('/')) => {}
-                    _ => return,
-                }
-                self.output.line(&line);
-            }
-            event => self.output.event(event),
-        }
-    }
 }
 
 #[cfg(test)]

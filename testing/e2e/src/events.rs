@@ -50,15 +50,19 @@ pub fn check(output: &str) -> BTreeSet<String> {
     seen
 }
 
-/// The two patterns that there are.
+/// The three patterns that there are.
 fn fits_pattern(pattern: &Value, value: &Value) -> bool {
+    let hex = &b"0123456789abcdef"[..];
     let (prefix, digits, count) = match pattern.as_str() {
-        Some("^blake3:[0-9a-f]{64}$") => ("blake3:", &b"0123456789abcdef"[..], 64),
-        Some("^[0-7]{4}$") => ("", &b"01234567"[..], 4),
+        Some("^blake3:[0-9a-f]{64}$") => ("blake3:", hex, Some(64)),
+        Some("^[0-7]{4}$") => ("", &b"01234567"[..], Some(4)),
+        Some("^([0-9a-f]{2})+$") => ("", hex, None),
         _ => panic!("{pattern} is not known here"),
     };
     let rest = value.as_str().and_then(|text| text.strip_prefix(prefix)).unwrap_or_default();
-    rest.len() == count && rest.bytes().all(|byte| digits.contains(&byte))
+    let has_count =
+        count.map_or(!rest.is_empty() && rest.len().is_multiple_of(2), |count| rest.len() == count);
+    has_count && rest.bytes().all(|byte| digits.contains(&byte))
 }
 
 /// Whether `value` is what `schema` says; why not.

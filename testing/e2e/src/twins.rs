@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
@@ -85,6 +86,30 @@ pub fn source_and_destination(source: &Path, copy: &Path, deletes: bool) {
     symlink("/etc", copy.join("away")).unwrap();
     set_times(source, 0);
     set_times(copy, -50);
+}
+
+/// Names in `top` that are hard to tell apart on one line, or are no text.
+pub fn odd_names(top: &Path) {
+    let of = |name| top.join(OsStr::from_bytes(name));
+    for name in [
+        &b"a\nb"[..],
+        b"a b",
+        b"t\tx",
+        b"x\xff",
+        b"x\xfe",
+        b"half\xc3",
+        b"\xed\xa0\x80",
+        b"esc\x1b[2J\r",
+        br"lit\#012",
+        br"lit\#01",
+        br"lit\\#9990",
+        b"end\\#\n",
+        "Gr\u{fc}\u{df}e \u{6771}\u{4eac}".as_bytes(),
+        b"d\n\xff/in",
+    ] {
+        write(&of(name), name, 0);
+    }
+    symlink(OsStr::from_bytes(b"to\n\xff\\#012"), of(b"odd-link")).unwrap();
 }
 
 /// Of directories and links, which change as something is put into them, times that differ.
@@ -208,6 +233,11 @@ pub fn going<'a>(program: Program<'a>, way: &Way<'_>, source: &OsStr, copy: &Pat
     }
 }
 
+/// rsync where text is UTF-8, as it always is with us.
+pub fn rsync(host: &Host) -> Program<'_> {
+    host.program("rsync").env("LC_ALL", "C.UTF-8")
+}
+
 /// What a program of others did, which has this exit code.
 fn ended(outcome: Outcome, code: i32) -> Outcome {
     assert_eq!(outcome.code(), Some(code), "{outcome}");
@@ -256,8 +286,7 @@ pub fn check(a: &Host, way: &Way<'_>, cases: &[Case]) {
         }
         let what = format!("{:?} slash {} there {}", case.options, case.is_slashed, case.is_there);
         for extra in [&["-i", "-n"][..], &["-i"]] {
-            let rsync =
-                a.program("rsync").args(extra).args(case.options(&place)).arg(&rsync_source).arg(&theirs);
+            let rsync = rsync(a).args(extra).args(case.options(&place)).arg(&rsync_source).arg(&theirs);
             let (rsync, dray) =
                 (ended(rsync.run(), rsync_code), sync(a, case, extra, way, &source, &ours).expect(dray_code));
             // Of what is sent to another host rsync says so; here it is its twin within one host.

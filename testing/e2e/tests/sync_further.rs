@@ -11,7 +11,9 @@ use std::time::Duration;
 use dray_e2e::actions::{assert_same_tree, await_no_dray, kill_one_end};
 use dray_e2e::data::{self, MIB};
 use dray_e2e::sweep::signal;
-use dray_e2e::twins::{LONG, Way, case, set_times, source_and_destination, sync, told, tree, up, write};
+use dray_e2e::twins::{
+    LONG, Way, case, odd_names, rsync, set_times, source_and_destination, sync, told, tree, up, write,
+};
 use dray_e2e::{Host, Lab, gate};
 use rustix::process::Signal;
 
@@ -393,6 +395,7 @@ fn lists_are_those_of_rsync() {
     b.sshd();
     let (source, copy) = (a.directory("source"), a.directory("copy"));
     source_and_destination(&source, &a.directory("rest"), false);
+    odd_names(&source);
     data::write_random(&source.join("large"), 1_234_567, 1);
     for options in [
         &["-a"][..],
@@ -405,8 +408,8 @@ fn lists_are_those_of_rsync() {
     ] {
         for slash in ["/", ""] {
             let from = format!("{}{slash}", source.display());
-            let rsync = a.program("rsync").args(options).arg("--list-only").arg(&from).run().expect(0);
-            let expected = lines(&rsync.stdout_text());
+            let listed = rsync(a).args(options).arg("--list-only").arg(&from).run().expect(0);
+            let expected = lines(&listed.stdout_text());
             let here = a.dray().arg("sync").args(options).arg("--list-only");
             let there = a.dray().arg("sync").args(options).arg("--list-only");
             let there = there.arg("-e").arg(b.ssh_command());

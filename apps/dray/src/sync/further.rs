@@ -7,6 +7,7 @@ use dray_node::{Event, Listed, ListedKind, Observer};
 use jiff::Timestamp;
 use jiff::tz::TimeZone;
 
+use super::telling::shown;
 use crate::output::Output;
 
 /// What is said of them.
@@ -80,8 +81,8 @@ fn line(listed: &Listed, zone: &TimeZone) -> String {
         .map(|time| time.to_zoned(zone.clone()).strftime("%Y/%m/%d %H:%M:%S").to_string());
     // A time that no calendar has.
     let time = time.unwrap_or_else(|_| format!("@{:<18}", listed.mtime_s));
-    let link = listed.link.as_ref().map_or_else(String::new, |link| format!(" -> {}", link.display()));
-    format!("{} {size:>14} {time} {}{link}", letters(listed), listed.path.display())
+    let link = listed.link.as_ref().map_or_else(String::new, |link| format!(" -> {}", shown(link)));
+    format!("{} {size:>14} {time} {}{link}", letters(listed), shown(&listed.path))
 }
 
 fn with_commas(number: u64) -> String {

@@ -1,6 +1,7 @@
 //! The receiving end of a tree copy: entries become directories and wishes ([`content`]: records become files), until all has come.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
+use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
@@ -220,8 +221,7 @@ impl<'a> Writing<'a> {
 
     /// An entry failed here; the copy goes on, unless nothing more can be written.
     fn fail(&mut self, path: &[u8], error: Error) -> Result<()> {
-        let path =
-            if path.is_empty() { Path::new(".") } else { Path::new(std::ffi::OsStr::from_bytes(path)) };
+        let path = if path.is_empty() { Path::new(".") } else { Path::new(OsStr::from_bytes(path)) };
         if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Interrupted) {
             return Err(at(path, self.writer.last_error(error)));
         }
@@ -705,6 +705,6 @@ impl TreeSink for Writing<'_> {
         // What is awaited over ssh may be what keeps everything else.
         let awaited = self.machine.next_owed().and_then(|number| self.pending.get(&number));
         let Some(first) = awaited.or_else(|| self.pending.values().next()) else { return Some(missing) };
-        Some(format!("{missing}, the first of {:?},", String::from_utf8_lossy(&first.target.path())))
+        Some(format!("{missing}, the first of {:?},", OsStr::from_bytes(&first.target.path())))
     }
 }

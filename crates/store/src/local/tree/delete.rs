@@ -6,7 +6,9 @@
 //! in which the name was found, reached name by name without following a link, and never across a mount.
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -243,7 +245,7 @@ impl Candidates {
         match Standing::read(rules, there.directory, self.path.len(), above) {
             Ok(standing) => standing,
             Err(error) => {
-                let path = String::from_utf8_lossy(if self.path.is_empty() { b"." } else { &self.path });
+                let path = OsStr::from_bytes(if self.path.is_empty() { b"." } else { &self.path });
                 let what = format!("{path:?} in the destination: {error}");
                 self.trouble = Some(Error::new(error.kind(), what));
                 None

@@ -1,5 +1,6 @@
 //! Where the trees of a copy go, from the destination that the user named and the names of the sources.
 
+use std::collections::VecDeque;
 use std::ffi::OsStr;
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
@@ -17,6 +18,7 @@ use super::origin::Origin;
 use super::place::identity_of;
 use super::settings::Settings;
 use super::stage::{Whole, is_mount};
+use super::sync::Done;
 use super::unfinished;
 
 /// Of a directory above the destination.
@@ -97,6 +99,8 @@ pub struct Landing {
     pub(super) make: Option<Name>,
     /// A file stands where everything goes.
     is_file: bool,
+    /// The only source, which is no directory, takes the destination's own name, and has this one.
+    told_as: Option<Name>,
     /// The only source takes the destination's own name, under which nothing was.
     pub(super) is_renamed: bool,
     /// Hashes that know the only source: the first is the mark's, others are believed, too.
@@ -264,6 +268,7 @@ impl Landing {
             names,
             make: None,
             is_file: false,
+            told_as: None,
             is_renamed: false,
             sources: Vec::new(),
             again: None,
@@ -307,9 +312,29 @@ impl Landing {
             Above::WouldBeMade => first_missing(origin, parent, name)?,
         };
         Ok(match is_there {
-            true => Landing { is_file: true, ..Landing::into(base, vec![Some(name)]) },
+            true => {
+                let mut landing = Landing { is_file: true, ..Landing::into(base, names) };
+                landing.rename(name);
+                landing
+            }
             false => Landing { make: Some(name), ..Landing::into(base, names) },
         })
+    }
+
+    /// The only source takes the destination's own name.
+    pub(super) fn rename(&mut self, name: Name) {
+        self.told_as = self.names.first().cloned().flatten();
+        self.names = vec![Some(name)];
+    }
+
+    /// What was done, as it is told: as with rsync, a source that takes another name is told by its own one. What is deleted there has the other.
+    pub(super) fn told(&self, mut all: VecDeque<Done>) -> VecDeque<Done> {
+        if let Some(name) = &self.told_as {
+            all.iter_mut()
+                .filter(|done| done.letters.is_some())
+                .for_each(|done| done.path = name.as_bytes().to_vec());
+        }
+        all
     }
 
     /// The first entry comes: whether the destination is made, as a directory, for it.

@@ -33,6 +33,8 @@ pub(super) struct Linked {
     /// Its name for now, while a directory stands in its place.
     waiting: Option<Temporary>,
     pub(super) identity: Identity,
+    /// What stood under its name before, where that was made anew: other names of that are nothing new.
+    was: Option<Identity>,
 }
 
 #[derive(Debug)]
@@ -141,8 +143,23 @@ impl TreeWriter {
         identity: Identity,
     ) {
         let waiting = directory.waiting(name);
-        let linked = Linked { way: directory.way.clone(), name: name.clone(), waiting, identity };
+        let linked = Linked { way: directory.way.clone(), name: name.clone(), waiting, identity, was: None };
         self.links.came(group, linked);
+    }
+
+    /// The same of an entry without content, under whose name `was` stood.
+    pub(super) fn made(
+        &mut self,
+        group: &[u8; 16],
+        directory: &OpenDirectory,
+        name: &Name,
+        identity: Identity,
+        was: Option<Identity>,
+    ) {
+        self.came(group, directory, name, identity);
+        if let Some(linked) = self.links.groups.get_mut(group).and_then(|known| known.linked.as_mut()) {
+            linked.was = was;
+        }
     }
 
     /// True if the file that `target` is another name of is in place.
@@ -171,21 +188,34 @@ impl TreeWriter {
         let linked = linked.ok_or_else(|| {
             Error::new(ErrorKind::NotFound, "it is a hard link to a file that could not be written")
         })?;
-        let first = linked.way.clone();
         let (to, name) = (&target.directory, &target.name);
+        if target.is_quiet {
+            return self.link_to(&linked, to, name).map(|_| ());
+        }
+        let kind = Kind::File { size_bytes: target.size_bytes, oid: None };
+        self.link_entry(&linked, to, name, &Entry { name: None, kind, metadata: target.metadata.clone() })
+    }
+
+    /// Makes `name`, under which `entry` was told, another name of `linked`, and tells of that if it was none.
+    pub(super) fn link_entry(
+        &mut self,
+        linked: &Linked,
+        to: &OpenDirectory,
+        name: &Name,
+        entry: &Entry,
+    ) -> Result<()> {
         let found = if to.is_new { None } else { self.settings.stat(&to.directory, name.as_bytes()).ok() };
-        if self.link_to(&linked, to, name)? && !target.is_quiet {
-            let kind = Kind::File { size_bytes: target.size_bytes, oid: None };
-            let entry = Entry { name: None, kind, metadata: target.metadata.clone() };
-            let done = to.describe(name, &entry, found.as_ref(), How::Linked);
-            let link = done.as_ref().map(|_| Way::path(first.as_ref(), Some(&linked.name)));
+        let is_known = linked.was.is_some() && found.as_ref().map(identity_of) == linked.was;
+        if self.link_to(linked, to, name)? && !is_known {
+            let done = to.describe(name, entry, found.as_ref(), How::Linked);
+            let link = done.as_ref().map(|_| Way::path(linked.way.as_ref(), Some(&linked.name)));
             self.settings.did(done.map(|done| Done { link, ..done }));
         }
         Ok(())
     }
 
     /// Makes `name` another name of `linked`; false if it was.
-    pub(super) fn link_to(&mut self, linked: &Linked, to: &OpenDirectory, name: &Name) -> Result<bool> {
+    fn link_to(&mut self, linked: &Linked, to: &OpenDirectory, name: &Name) -> Result<bool> {
         let is_it = |found: &Statx| identity_of(found) == linked.identity;
         let mut waits = false;
         if !to.is_new {

@@ -1,8 +1,10 @@
 //! Holds a tree against the one that is to replace it: what would be gone, whether anything differs, and whether somebody else changed it meanwhile.
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
 
 use dray_core::limits::TREE_DEPTH_MAX;
 use dray_core::{Error, ErrorKind, Result};
@@ -109,7 +111,7 @@ impl Look {
                 format!("{} entries would be deleted, and --max-delete allows {max}", self.gone)
             }
             Some(path) => {
-                let path = String::from_utf8_lossy(path);
+                let path = OsStr::from_bytes(path);
                 format!(
                     "what is in {path:?} cannot be counted for --max-delete: its bits keep its owner from reading it"
                 )
@@ -380,8 +382,8 @@ impl Look {
         failed(&self.path, error)
     }
 
-    fn shown(&self) -> String {
-        String::from_utf8_lossy(&self.path).into_owned()
+    fn shown(&self) -> &OsStr {
+        OsStr::from_bytes(&self.path)
     }
 }
 
@@ -416,10 +418,7 @@ pub(super) fn is_overlay(directory: &Directory) -> bool {
 }
 
 fn failed(path: &[u8], error: io::Error) -> Error {
-    let which = if path.is_empty() {
-        "the destination".into()
-    } else {
-        format!("{:?}", String::from_utf8_lossy(path))
-    };
+    let which =
+        if path.is_empty() { "the destination".into() } else { format!("{:?}", OsStr::from_bytes(path)) };
     Error::file(format!("hold {which} against the new tree"), error)
 }

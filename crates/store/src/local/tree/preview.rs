@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::io;
 use std::os::fd::AsFd;
 
-use dray_core::limits::TREE_LINK_GROUPS_MAX;
+use dray_core::limits::{TREE_LINK_BYTES_MAX, TREE_LINK_GROUPS_MAX};
 use dray_core::tree::{Entry, Kind, Name};
 use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{FileType, Statx};
@@ -50,6 +50,14 @@ impl Planned {
     }
 }
 
+/// The first name of a file with several that was told.
+#[derive(Debug)]
+struct First {
+    /// What further ones would be other names of, if that is there.
+    identity: Option<Identity>,
+    path: Vec<u8>,
+}
+
 /// Compares the trees of one copy with what is there. Entries come in the order of the stream.
 #[derive(Debug)]
 pub struct Preview {
@@ -64,8 +72,10 @@ pub struct Preview {
     candidates: Option<Candidates>,
     doomed: Option<Doomed>,
     contested: Contested,
-    /// Of the first name of a file with several that was told: what it would be another name of, if that is there.
-    groups: HashMap<[u8; 16], Option<Identity>>,
+    /// Files with several names of which one was told.
+    groups: HashMap<[u8; 16], First>,
+    /// What their paths take.
+    groups_bytes: usize,
     /// The directories entered; `None` for those that would be made.
     stack: Vec<Option<Directory>>,
     way: Vec<Name>,
@@ -95,6 +105,7 @@ impl Preview {
             is_passed: false,
             landed: Landed::default(),
             groups: HashMap::new(),
+            groups_bytes: 0,
             stack: Vec::new(),
             way: Vec::new(),
             skipping: 0,
@@ -135,7 +146,7 @@ impl Preview {
         if self.landing.makes_directory(entry, &self.settings)?.is_some() {
             self.is_missing = true;
         } else if let Some(make) = self.landing.make.clone() {
-            self.landing.names = vec![Some(make)];
+            self.landing.rename(make);
         }
         self.landing.make = None;
         let name = self.landing.names.get(index).cloned().flatten();
@@ -216,7 +227,7 @@ impl Preview {
 
     /// What would be done, since this was last called, for who wants to hear of each entry.
     pub fn take_done(&mut self) -> VecDeque<Done> {
-        self.settings.done.take()
+        self.landing.told(self.settings.done.take())
     }
 
     /// An entry of the innermost directory; `None` if it is passed over because one above it could not be entered.
@@ -336,11 +347,19 @@ impl Preview {
         let identity = found.as_ref().map(identity_of);
         if let Some(first) = entry.metadata.link_group.and_then(|group| self.groups.get(&group)) {
             // It becomes another name of the first, whatever it is now.
-            return Ok(match identity {
+            let planned = match identity {
                 None => Planned::Create,
-                Some(_) if identity == *first => Planned::Keep,
+                Some(_) if identity == first.identity => Planned::Keep,
                 Some(_) => Planned::Replace,
-            });
+            };
+            // What another directory has of it is nothing new.
+            let is_known =
+                || self.basis(name, entry, found.is_none()).is_some_and(|basis| basis.spares_making());
+            if planned != Planned::Keep && !is_known() {
+                let done = self.described(parent, name, entry, found.as_ref(), How::Linked);
+                self.settings.did(done.map(|done| Done { link: Some(first.path.clone()), ..done }));
+            }
+            return Ok(planned);
         }
         let planned = match there {
             Some((_, found)) if self.is_newer_here(entry, found) => {
@@ -369,6 +388,7 @@ impl Preview {
             let path = path_to(&self.way, Some(name));
             self.settings.did(Some(Done { letters: None, path, link: None }));
         }
+        let is_spared = basis.as_ref().is_some_and(Basis::spares);
         match basis {
             Some(basis) if !is_file && basis.spares_making() => {}
             Some(basis) if is_file && basis.likeness < Likeness::Content => {
@@ -377,9 +397,15 @@ impl Preview {
             Some(basis) => self.say_beside(&basis, name, entry, basis.how()),
             None => self.say(parent, name, entry, found.as_ref(), how),
         }
-        if let Some(group) = entry.metadata.link_group.filter(|_| self.groups.len() < TREE_LINK_GROUPS_MAX) {
+        // What is left out has no place that another name could lead to.
+        if let Some(group) = entry.metadata.link_group.filter(|_| !is_spared) {
             let stays = !matches!(planned, Planned::Create | Planned::Replace);
-            self.groups.insert(group, identity.filter(|_| stays));
+            let path = path_to(&self.way, Some(name));
+            let bytes = self.groups_bytes + path.len();
+            if self.groups.len() < TREE_LINK_GROUPS_MAX && bytes < TREE_LINK_BYTES_MAX {
+                self.groups_bytes = bytes;
+                self.groups.insert(group, First { identity: identity.filter(|_| stays), path });
+            }
         }
         Ok(planned)
     }
@@ -425,6 +451,17 @@ impl Preview {
 
     /// Tells of an entry, if its changes are to be told.
     fn say(&self, parent: Option<&Directory>, name: &Name, entry: &Entry, found: Option<&Statx>, how: How) {
+        self.settings.did(self.described(parent, name, entry, found, how));
+    }
+
+    fn described(
+        &self,
+        parent: Option<&Directory>,
+        name: &Name,
+        entry: &Entry,
+        found: Option<&Statx>,
+        how: How,
+    ) -> Option<Done> {
         let scope = self.settings.attribute_scope();
         let wanted = &entry.metadata.xattrs;
         let has = |sort| {
@@ -446,7 +483,7 @@ impl Preview {
         {
             *letter = b'?';
         }
-        self.settings.did(done);
+        done
     }
 
     /// What would become of something other than a directory, with something other than a directory in its place.

@@ -165,7 +165,7 @@ pub(super) fn unlink(directory: &Directory, name: &[u8], state: &FileState) -> R
     removed.map_err(|error| match give_back(directory, &hidden, name) {
         Ok(()) => error,
         Err(_) => {
-            let (name, hidden) = (String::from_utf8_lossy(name), String::from_utf8_lossy(&hidden));
+            let (name, hidden) = (OsStr::from_bytes(name), OsStr::from_bytes(&hidden));
             let what = format!("it could not get its name {name:?} back, and is {hidden:?} now");
             error.context(&what)
         }

@@ -250,8 +250,11 @@ impl Settings {
         let found = found.filter(|found| is_of_kind(entry, found));
         if let Some(found) = found {
             self.compare(entry, found, how, sync, has, &mut letters[2..]);
-            if matches!(how, How::Stays | How::Copied) && letters[2..].iter().all(|letter| *letter == b'.') {
-                return None;
+            let differs_in_nothing = letters[2..].iter().all(|letter| *letter == b'.');
+            match how {
+                How::Stays | How::Copied if differs_in_nothing => return None,
+                How::Linked if differs_in_nothing => letters[2..].fill(b' '),
+                _ => {}
             }
         } else {
             letters[2..].fill(b'+');

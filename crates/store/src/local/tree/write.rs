@@ -26,7 +26,7 @@ use super::links::LinkTable;
 use super::opened::{Bits, Listed, Mark, OpenDirectory, Opening, Way};
 use super::others::OthersToFind;
 use super::overwrite::replacing;
-use super::place::{FileTarget, Identity, There, taken};
+use super::place::{FileTarget, Identity, There, identity_of, taken};
 use super::settings::{Changes, Settings, WriteOptions};
 use super::special;
 use super::stage::Stage;
@@ -362,7 +362,7 @@ impl TreeWriter {
 
     /// What was done since this was last called, for who wants to hear of each entry.
     pub fn take_done(&mut self) -> VecDeque<Done> {
-        self.settings.done.take()
+        self.landing.told(self.settings.done.take())
     }
 
     fn place_root(&mut self, index: usize, entry: &Entry) -> Result<Placed> {
@@ -379,7 +379,7 @@ impl TreeWriter {
             }
             self.landing.base = self.landing.base.child(make.as_bytes()).map_err(failed)?;
         } else if let Some(make) = self.landing.make.clone() {
-            self.landing.names = vec![Some(make)];
+            self.landing.rename(make);
         }
         self.landing.make = None;
         let name = self.landing.names.get(index).cloned().flatten();
@@ -567,7 +567,7 @@ impl TreeWriter {
         self.contested.claim(|| parent.path(name))?;
         let target = |there| Box::new(FileTarget::new(parent.clone(), name.clone(), entry, there));
         let Kind::File { size_bytes, .. } = entry.kind else {
-            return self.place_special(&parent, name, entry, looked.flatten().is_none());
+            return self.place_special(&parent, name, entry, looked.flatten().as_ref().map(identity_of));
         };
         if let Some(group) = entry.metadata.link_group {
             if self.links.has(&group) {
@@ -668,9 +668,9 @@ impl TreeWriter {
         parent: &Rc<OpenDirectory>,
         name: &Name,
         entry: &Entry,
-        is_free: bool,
+        was: Option<Identity>,
     ) -> Result<Placed> {
-        let basis = if is_free { self.basis(name, entry) } else { None };
+        let basis = if was.is_none() { self.basis(name, entry) } else { None };
         if let Some(basis) = &basis
             && self.place_special_from(parent, name, basis)?
         {
@@ -683,14 +683,14 @@ impl TreeWriter {
         if self.links.has(&group) {
             // Without content there is nothing to wait for, unless a sender mixes files and links in one group.
             if let Some(linked) = self.links.take(&group) {
-                return self.link_to(&linked, parent, name).map(|_| Placed::Done);
+                return self.link_entry(&linked, parent, name, entry).map(|()| Placed::Done);
             }
         } else {
             self.begin_links(group, entry.metadata.link_names);
         }
         match special::make(parent, name, entry, basis.as_ref()) {
             Ok((placed, identity)) => {
-                self.came(&group, parent, name, identity);
+                self.made(&group, parent, name, identity, was);
                 Ok(placed)
             }
             Err(error) => {
