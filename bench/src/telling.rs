@@ -56,17 +56,7 @@ impl Bench {
     #[allow(clippy::print_stdout, reason = "a command says how far it is")]
     fn write(&mut self, is_ours: bool, line: Value) -> Result<(), String> {
         let text = |key: &str| line[key].as_str().unwrap_or("").to_owned();
-        println!(
-            "{:<6} {:<22} {:<12} {:<22} round {:<2} {:>10.4} s  load {:.1}  {}",
-            text("row"),
-            text("cell"),
-            text("link"),
-            text("contender"),
-            line["round"].as_u64().unwrap_or(1),
-            line["seconds"].as_f64().unwrap_or(0.0),
-            line["load"].as_f64().unwrap_or(0.0),
-            text("status"),
-        );
+        println!("{}", gist(&line));
         let is_good = text("status") == "ok";
         if is_good && (is_ours || text("row") == "roofline") {
             self.successes += 1;
@@ -81,6 +71,26 @@ impl Bench {
         }
         self.results.write(&line)
     }
+}
+
+/// What is shown of a run. One whose timings cannot be believed is INVALID, as on the page.
+fn gist(line: &Value) -> String {
+    let text = |key: &str| line[key].as_str().unwrap_or("");
+    let status = match (text("status"), line["invalid"].as_str()) {
+        (status, None) => status.to_owned(),
+        ("ok", Some(why)) => format!("INVALID: {why}"),
+        (status, Some(why)) => format!("{status}; INVALID: {why}"),
+    };
+    format!(
+        "{:<6} {:<22} {:<12} {:<22} round {:<2} {:>10.4} s  load {:.1}  {status}",
+        text("row"),
+        text("cell"),
+        text("link"),
+        text("contender"),
+        line["round"].as_u64().unwrap_or(1),
+        line["seconds"].as_f64().unwrap_or(0.0),
+        line["load"].as_f64().unwrap_or(0.0),
+    )
 }
 
 /// What every line of a run has.
@@ -105,4 +115,23 @@ fn line(place: &Place<'_>, run: &Run) -> Value {
         line["invalid"] = json!(why);
     }
     line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run whose timings the lab does not vouch for is not shown as one that went well.
+    #[test]
+    fn an_invalid_run_is_shown_as_one() {
+        let shown = |status: &str, invalid: Option<&str>| {
+            let run = Run { status: status.into(), invalid: invalid.map(str::to_owned), ..Run::default() };
+            let place = Place { row: "P1", cell: "cell", link: "lan" };
+            gist(&line(&place, &run)).split_once("load 0.0  ").unwrap().1.to_owned()
+        };
+        assert_eq!(shown("ok", None), "ok");
+        assert_eq!(shown("ok", Some("the engine was late")), "INVALID: the engine was late");
+        assert_eq!(shown("exit 5", Some("the engine was late")), "exit 5; INVALID: the engine was late");
+        assert_eq!(shown("exit 5", None), "exit 5");
+    }
 }

@@ -47,6 +47,9 @@ fn main() -> ExitCode {
 
 fn run(arguments: &[String]) -> Result<ExitCode, String> {
     let mut words = arguments.iter().map(String::as_str);
+    if let Some(usage) = usage_asked_for(arguments) {
+        return say(usage).map(|()| ExitCode::SUCCESS);
+    }
     match words.next() {
         Some("tidy") => {}
         Some("bench") => return bench::run(&arguments[1..]),
@@ -54,7 +57,6 @@ fn run(arguments: &[String]) -> Result<ExitCode, String> {
         Some("agree") => return agree::run(&arguments[1..]),
         Some("mutate") => return mutate::run(&arguments[1..]),
         Some("tests") => return suite::run(&arguments[1..]),
-        Some("help" | "--help" | "-h") => return say(USAGE).map(|()| ExitCode::SUCCESS),
         Some(other) => return Err(format!("no task is called {other:?}\n{USAGE}")),
         None => return Err(format!("no task given\n{USAGE}")),
     }
@@ -86,6 +88,19 @@ fn run(arguments: &[String]) -> Result<ExitCode, String> {
     Ok(if report.findings.is_empty() { ExitCode::SUCCESS } else { ExitCode::from(1) })
 }
 
+/// What is to be printed, if it is the usage that somebody asked for. `bench` and `sim` say their own.
+fn usage_asked_for(arguments: &[String]) -> Option<&'static str> {
+    let is_help = |word: &String| matches!(word.as_str(), "--help" | "-h");
+    let (task, more) = arguments.split_first()?;
+    match task.as_str() {
+        "help" | "--help" | "-h" => Some(USAGE),
+        "mutate" if more.iter().any(is_help) => Some(mutate::USAGE),
+        "tests" if more.iter().any(is_help) => Some(suite::USAGE),
+        "tidy" | "agree" if more.iter().any(is_help) => Some(USAGE),
+        _ => None,
+    }
+}
+
 /// Runs a program of the workspace, built for speed, with `arguments`.
 fn run_release(package: &str, program: &str, arguments: &[String]) -> Result<ExitCode, String> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -115,4 +130,23 @@ fn repository() -> PathBuf {
     let package = std::env::var_os("CARGO_MANIFEST_DIR")
         .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
     package.parent().unwrap_or(&package).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whoever asks how a task is called is told that, and nothing else.
+    #[test]
+    fn usage_is_told_where_it_is_asked_for() {
+        let asked =
+            |text: &str| usage_asked_for(&text.split_whitespace().map(str::to_owned).collect::<Vec<_>>());
+        assert_eq!(asked("--help"), Some(USAGE));
+        assert_eq!(asked("tidy --help"), Some(USAGE));
+        assert_eq!(asked("mutate --random 2 -h"), Some(mutate::USAGE));
+        assert_eq!(asked("tests --help"), Some(suite::USAGE));
+        for told_elsewhere in ["sim --help", "bench --help", "mutate --list", "", "other --help"] {
+            assert_eq!(asked(told_elsewhere), None, "{told_elsewhere}");
+        }
+    }
 }

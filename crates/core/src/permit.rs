@@ -1,7 +1,7 @@
 //! Back-pressure as a thing you hold: a permit is a reservation of bytes against one budget, given back on drop.
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// A number of bytes that may be outstanding at once, shared by everything that moves data in this process.
 #[derive(Clone, Debug)]
@@ -68,6 +68,29 @@ impl Budget {
     /// The limit it was made with.
     pub fn limit_bytes(&self) -> u64 {
         self.0.limit_bytes
+    }
+}
+
+/// What is reserved in several budgets together, those included that nobody uses any more: what was never given back stays to be seen.
+#[derive(Clone, Debug, Default)]
+pub struct Gauge(Arc<Mutex<Vec<Budget>>>);
+
+impl Gauge {
+    /// Counts what is reserved in `budget`, from now on.
+    pub fn watch(&self, budget: &Budget) {
+        let mut watched = self.watched();
+        // Without anything reserved, and with nobody else who could reserve anything.
+        watched.retain(|other| Arc::strong_count(&other.0) > 1 || other.used_bytes() > 0);
+        watched.push(budget.clone());
+    }
+
+    /// Bytes reserved now. Of a part of another budget both count: watch the one or the other.
+    pub fn used_bytes(&self) -> u64 {
+        self.watched().iter().map(Budget::used_bytes).sum()
+    }
+
+    fn watched(&self) -> MutexGuard<'_, Vec<Budget>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -165,5 +188,29 @@ mod tests {
         assert_eq!((last.used_bytes(), whole.used_bytes()), before);
         parts.clear();
         assert_eq!(whole.used_bytes(), 0);
+    }
+
+    /// Issue "chaos", "every gauge back at zero": what is reserved is seen as long as it is, also where nobody has the budget any more, and what
+    /// is not is forgotten.
+    #[test]
+    fn a_gauge_outlives_its_budgets() {
+        let (gauge, whole) = (Gauge::default(), Budget::new(100));
+        gauge.watch(&whole);
+        let part = whole.part(10, 50);
+        let other = Gauge::default();
+        other.watch(&part);
+        let permits = [part.try_reserve(10).unwrap(), part.try_reserve(20).unwrap()];
+        assert_eq!((other.used_bytes(), gauge.used_bytes()), (30, 20));
+        drop((part, whole));
+        assert_eq!((other.used_bytes(), gauge.used_bytes()), (30, 20));
+        // As one that is never given back.
+        let [lost, permit] = permits;
+        drop(permit);
+        std::mem::forget(lost);
+        for _ in 0..3 {
+            other.watch(&Budget::new(1));
+        }
+        assert_eq!((other.used_bytes(), other.watched().len()), (10, 2));
+        assert_eq!(gauge.used_bytes(), 0);
     }
 }

@@ -27,6 +27,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use dray_core::message::{Hello, PROTOCOL_VERSION, feature};
+use dray_core::permit::{Budget, Gauge};
 use dray_core::{NodeId, Result};
 use dray_store::local::{LocalStore, hash_file};
 use dray_transfer::transport::TlsConfig;
@@ -75,6 +76,8 @@ pub struct Node {
     store: Option<Arc<LocalStore>>,
     /// Where chunks of other files are looked up.
     index: elsewhere::Index,
+    /// What transfers of this node have reserved of memory.
+    reserved: Gauge,
 }
 
 impl Node {
@@ -88,6 +91,7 @@ impl Node {
             config,
             store: Some(store),
             index: elsewhere::Index::default(),
+            reserved: Gauge::default(),
         })
     }
 
@@ -96,7 +100,15 @@ impl Node {
     pub fn passing(config: Config) -> Result<Node> {
         let (key, secret) = identity::load_or_pass(&config.paths.data_dir)?;
         let tls = TlsConfig::new(key)?;
-        Ok(Node { tls, secret, config, store: None, index: elsewhere::Index::default() })
+        let (index, reserved) = (elsewhere::Index::default(), Gauge::default());
+        Ok(Node { tls, secret, config, store: None, index, reserved })
+    }
+
+    /// The memory of one transfer.
+    fn budget(&self) -> Budget {
+        let budget = Budget::new(self.config.window_bytes);
+        self.reserved.watch(&budget);
+        budget
     }
 
     /// What this user has put and fetched.

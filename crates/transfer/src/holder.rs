@@ -24,6 +24,7 @@ mod rests;
 mod zeros;
 
 pub use held::{ClearGrantor, Held, Outbox, Provider, StoredHeld};
+pub(crate) use recipes::recipe_bytes;
 pub use recipes::{RecipeCache, RecipeMaker, RecipeState, RecipeWish};
 
 /// Bytes read from the object and sent at a time; small enough to stay in the cache between the two.

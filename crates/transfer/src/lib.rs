@@ -13,3 +13,21 @@ mod packing;
 pub mod recipe;
 pub mod transport;
 pub mod tree;
+
+/// What this process holds for all of its connections together.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Held {
+    /// Memory reserved for packing data, bytes.
+    pub packing_bytes: u64,
+    /// Connections whose data is unpacked.
+    pub unpacking_streams: u64,
+    /// Memory of recipes of what is served, bytes; those that nobody wishes for are kept for a while.
+    pub recipe_bytes: u64,
+}
+
+/// What is held now.
+pub fn held() -> Held {
+    let (packing, unpacking) = packing::held();
+    let recipe_bytes = holder::recipe_bytes();
+    Held { packing_bytes: packing as u64, unpacking_streams: unpacking as u64, recipe_bytes }
+}

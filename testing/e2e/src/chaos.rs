@@ -1,11 +1,10 @@
-//! Faults, by a seed: connections that are shut all the while; and, one after the other, processes that stand still, packets that vanish in bursts,
+//! Faults, by a seed: connections that are shut all the while; and, one after the other, packets that vanish in bursts, processes that stand still,
 //! a disk that is full for a while, bits that turn over in what is cached.
 
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -13,18 +12,23 @@ use std::time::{Duration, Instant};
 use dray_lab::{Change, Loss};
 use rustix::process::Signal;
 
+use crate::connections::{Connection, Connections};
 use crate::data::Random;
-use crate::lab::{Host, Lab};
-use crate::{gate, sweep};
+use crate::lab::Lab;
+use crate::sweep;
 
 /// A connection is shut so often.
 const SHUT_EVERY: Duration = Duration::from_millis(250);
+/// How often is looked whether there is one: the kernel goes through the table of the whole machine for it, which takes some milliseconds.
+const LOOK: Duration = Duration::from_millis(40);
 
 /// How often each fault struck.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Struck {
     /// Connections shut.
     pub shut: u32,
+    /// Connections that were to be shut: so often there was one for 250 ms, those of ssh aside.
+    pub turns: u32,
     /// Processes stopped and resumed.
     pub paused: u32,
     /// Bursts of lost packets, and moments without a link.
@@ -38,6 +42,7 @@ pub struct Struck {
 impl std::ops::AddAssign for Struck {
     fn add_assign(&mut self, other: Struck) {
         self.shut += other.shut;
+        self.turns += other.turns;
         self.paused += other.paused;
         self.lost += other.lost;
         self.filled += other.filled;
@@ -58,6 +63,10 @@ enum Kind {
 /// What may happen.
 #[derive(Debug)]
 pub struct Faults {
+    /// Processes stand still.
+    pauses: bool,
+    /// Time between two faults, ms.
+    between_ms: std::ops::Range<u64>,
     /// A small disk that is filled up for a moment.
     disk: Option<PathBuf>,
     /// Files whose bits turn over, found anew each time: those below the directory that have one of the names.
@@ -70,7 +79,12 @@ impl Faults {
     /// Connections that are shut, processes that stand still, packets that are lost; where there is a `disk` it is full for moments, and
     /// bits of files below the directory of `rotting` turn over that have one of the names.
     pub fn new(disk: Option<PathBuf>, rotting: Option<(PathBuf, Vec<&'static str>)>) -> Faults {
-        Faults { disk, rotting, deck: Mutex::default() }
+        Faults { pauses: true, between_ms: 5..100, disk, rotting, deck: Mutex::default() }
+    }
+
+    /// Faults of the network alone: connections that are shut, and packets that are lost, less often, as a handshake needs a moment without losses.
+    pub fn of_the_network() -> Faults {
+        Faults { pauses: false, between_ms: 200..1000, disk: None, rotting: None, deck: Mutex::default() }
     }
 
     /// Lets faults strike the two hosts of `lab`, which are joined by a link, while `body` runs. When it returns the link is whole,
@@ -89,7 +103,7 @@ impl Faults {
             let result = std::panic::catch_unwind(std::panic::AssertUnwindSafe(body));
             is_over.store(true, Ordering::Relaxed);
             let mut struck = strikes.join().expect("thread of the faults");
-            struck.shut = shuts.join().expect("thread that shuts connections");
+            struck += shuts.join().expect("thread that shuts connections");
             match result {
                 Ok(result) => (result, struck),
                 Err(panic) => std::panic::resume_unwind(panic),
@@ -97,11 +111,13 @@ impl Faults {
         })
     }
 
-    /// Panics unless every kind of fault that was asked for is among those that `struck`: a fault that never strikes proves nothing.
+    /// Panics unless every kind of fault that was asked for is among those that `struck`, and a connection was shut in half of the turns at least, as a busy
+    /// machine takes its time: a fault that never strikes proves nothing.
     #[track_caller]
     pub fn assert_all_struck(&self, struck: Struck) {
         assert!(struck.shut > 0, "no connection was shut (is CONFIG_INET_DIAG_DESTROY set?): {struck:?}");
-        assert!(struck.paused > 0, "no process stood still: {struck:?}");
+        assert!(struck.shut >= struck.turns / 2, "connections were shut seldom: {struck:?}");
+        assert!(!self.pauses || struck.paused > 0, "no process stood still: {struck:?}");
         assert!(struck.lost > 0, "no packet was to be lost: {struck:?}");
         assert!(self.disk.is_none() || struck.filled > 0, "the disk was never full: {struck:?}");
         assert!(self.rotting.is_none() || struck.flipped > 0, "nothing rotted: {struck:?}");
@@ -110,7 +126,8 @@ impl Faults {
     fn next_kind(&self, random: &mut Random) -> Kind {
         let mut deck = self.deck.lock().expect("one thread strikes");
         if deck.is_empty() {
-            deck.extend([Kind::Pause, Kind::Lose, Kind::Lose, Kind::Cut]);
+            deck.extend(self.pauses.then_some(Kind::Pause));
+            deck.extend([Kind::Lose, Kind::Lose, Kind::Cut]);
             deck.extend(self.disk.as_ref().map(|_| Kind::Fill));
             deck.extend(self.rotting.as_ref().map(|_| Kind::Rot));
             for last in (1..deck.len()).rev() {
@@ -128,7 +145,10 @@ impl Faults {
                 // There was nothing to strike yet: its turn comes again.
                 self.deck.lock().expect("one thread strikes").insert(0, kind);
             }
-            sleep_until(Instant::now() + Duration::from_millis(random.within(5..100)), is_over);
+            sleep_until(
+                Instant::now() + Duration::from_millis(random.within(self.between_ms.clone())),
+                is_over,
+            );
         }
         struck
     }
@@ -195,49 +215,43 @@ fn sleep_until(until: Instant, is_over: &AtomicBool) {
     }
 }
 
-/// Shuts a connection of one of the hosts every [`SHUT_EVERY`], whatever else happens meanwhile; how many it were.
-fn shut_until(lab: &Lab, random: &mut Random, is_over: &AtomicBool) -> u32 {
+/// Shuts a connection between the hosts each time that there was one for [`SHUT_EVERY`], whatever else happens meanwhile. Without ssh a copy cannot go on,
+/// and that is not all that is to be tried: one of ssh only in one turn of six.
+fn shut_until(lab: &Lab, random: &mut Random, is_over: &AtomicBool) -> Struck {
+    let connections = Connections::between([lab.host(0), lab.host(1)]);
     let mut shut = 0;
-    let mut next = Instant::now() + SHUT_EVERY;
-    loop {
-        sleep_until(next, is_over);
-        if is_over.load(Ordering::Relaxed) {
-            return shut;
+    // Since the last turn there was a connection for so long; and one that is not of ssh in all.
+    let (mut waited, mut exposed) = (Duration::ZERO, Duration::ZERO);
+    let (mut had, mut looked) = (Vec::new(), Instant::now());
+    while !is_over.load(Ordering::Relaxed) {
+        let mut all = connections.now();
+        let passed = looked.elapsed();
+        looked += passed;
+        let is_other = |connection: &Connection| !connection.is_ssh();
+        if !had.is_empty() && !all.is_empty() {
+            waited += passed;
         }
-        next += SHUT_EVERY;
-        shut += u32::from(shut_connection(lab.host(random.within(0..2) as usize), random));
+        if had.iter().any(is_other) && all.iter().any(is_other) {
+            exposed += passed;
+        }
+        had.clone_from(&all);
+        if waited >= SHUT_EVERY && !all.is_empty() {
+            let may_be_ssh = random.within(0..6) == 0;
+            all.retain(|connection| may_be_ssh || is_other(connection));
+            let is_shut = !all.is_empty() && {
+                let connection = all[random.within(0..all.len() as u64) as usize];
+                connections.shut(connection, random.within(0..2) as usize)
+            };
+            shut += u32::from(is_shut);
+            // One that ended by itself just now is no turn.
+            if is_shut || all.is_empty() {
+                waited = Duration::ZERO;
+            }
+        }
+        std::thread::sleep(LOOK);
     }
-}
-
-/// Shuts one of the established connections of `host` (`ss -K`), at both ends; false if it has none.
-fn shut_connection(host: &Host, random: &mut Random) -> bool {
-    let ss = gate::find_tool("ss").expect("ss is installed");
-    let in_host = |arguments: &[&str]| {
-        let mut command = Command::new("ip");
-        command.args(["netns", "exec", host.namespace()]).arg(&ss).args(arguments);
-        let output = command.output().expect("run ss");
-        String::from_utf8_lossy(&output.stdout).into_owned()
-    };
-    let list = in_host(&["-H", "-t", "-n", "state", "established"]);
-    let all: Vec<_> = list
-        .lines()
-        .filter_map(|line| {
-            let mut words = line.split_whitespace().skip(2);
-            Some((words.next()?, words.next()?))
-        })
-        .collect();
-    if all.is_empty() {
-        return false;
-    }
-    let (own, other) = all[random.within(0..all.len() as u64) as usize];
-    // Without ssh a copy cannot go on: that is not all that is to be tried.
-    let is_ssh = |address: &str| address.ends_with(":22");
-    if (is_ssh(own) || is_ssh(other)) && random.within(0..6) > 0 {
-        return false;
-    }
-    let shut = in_host(&["-H", "-K", "-t", "-n", "src", own, "dst", other]);
-    // One that ended by itself is not listed; a kernel that cannot shut lists none at all.
-    shut.contains(other)
+    let turns = exposed.as_millis() / SHUT_EVERY.as_millis();
+    Struck { shut, turns: u32::try_from(turns).unwrap_or(u32::MAX), ..Struck::default() }
 }
 
 fn filler(disk: &Path) -> PathBuf {

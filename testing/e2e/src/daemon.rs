@@ -73,17 +73,7 @@ impl Daemon {
 
     /// One request. Without a daemon the status is 0.
     pub fn fetch(&self, request: &str, body: &[u8]) -> Answer {
-        let Ok(mut socket) = UnixStream::connect(&self.socket) else {
-            return Answer { status: 0, head: String::new(), body: Vec::new() };
-        };
-        socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a time limit can be set");
-        let head = format!(
-            "{request} HTTP/1.1\r\nhost: d\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
-            body.len()
-        );
-        // Who is turned away may hear so before all is sent.
-        let _ = socket.write_all(head.as_bytes()).and_then(|()| socket.write_all(body));
-        answer_of(&mut socket)
+        fetch(&self.socket, request, body)
     }
 
     /// One request: status and body.
@@ -151,6 +141,21 @@ impl Daemon {
     pub fn stop(self) {
         self.process.terminate().expect(0);
     }
+}
+
+/// One request to the daemon at `socket`. Without one the status is 0.
+pub fn fetch(socket: &Path, request: &str, body: &[u8]) -> Answer {
+    let Ok(mut socket) = UnixStream::connect(socket) else {
+        return Answer { status: 0, head: String::new(), body: Vec::new() };
+    };
+    socket.set_read_timeout(Some(Duration::from_secs(60))).expect("a time limit can be set");
+    let head = format!(
+        "{request} HTTP/1.1\r\nhost: d\r\nconnection: close\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    // Who is turned away may hear so before all is sent.
+    let _ = socket.write_all(head.as_bytes()).and_then(|()| socket.write_all(body));
+    answer_of(&mut socket)
 }
 
 fn nonce() -> [u8; 16] {

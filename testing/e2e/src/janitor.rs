@@ -6,7 +6,8 @@ use std::sync::OnceLock;
 
 use crate::sweep;
 
-/// `$0` begins the names of namespaces, `$1` the paths of files. Twice, as a program that is killed may just have started another one.
+/// `$0` begins the names of namespaces, `$1` the paths of files. Twice, as a program that is killed may just have started another one. Loop devices
+/// before mounts: the file of one has no name any more when what it lies in is unmounted, and a device that is mounted goes when that ends.
 const SCRIPT: &str = r#"
 cat >/dev/null
 for again in 1 2; do
@@ -17,8 +18,11 @@ for again in 1 2; do
     done
     sleep 0.1
 done
+for place in /sys/block/loop*/loop; do
+    read -r file <"$place/backing_file" || continue
+    case "$file" in "$1"*) place="${place%/loop}"; losetup -d "/dev/${place##*/}" ;; esac
+done
 awk -v begin="$1" 'index($2, begin) == 1 { print $2 }' /proc/self/mounts | tac | xargs -r -n 1 umount --lazy
-losetup --list --noheadings --output NAME,BACK-FILE | awk -v begin="$1" 'index($2, begin) == 1 { print $1 }' | xargs -r losetup -d
 rm -rf -- "$1"*
 "#;
 

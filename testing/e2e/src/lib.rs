@@ -17,6 +17,7 @@
 pub mod actions;
 pub mod capture;
 pub mod chaos;
+mod connections;
 pub mod counters;
 pub mod daemon;
 pub mod data;

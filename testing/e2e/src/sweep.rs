@@ -47,8 +47,9 @@ fn names(dir: &Path) -> Vec<String> {
 
 fn is_stale(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(PREFIX) else { return false };
-    let pid = rest.split('-').next().unwrap_or("");
-    pid.parse::<u32>().is_ok_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
+    // Older tests put a word in front of it.
+    let pid = rest.split('-').find_map(|part| part.parse::<u32>().ok());
+    pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
 }
 
 /// Ends every process inside the namespace and removes it.
@@ -87,8 +88,37 @@ pub fn signal(pid: u32, signal: Signal) {
     }
 }
 
-/// Unmounts what is mounted below `dir` and removes it.
+/// A file that the kernel has made a disk of.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct LoopDevice {
+    /// Its name in `/dev`.
+    pub name: String,
+    /// The file, by the name that it has now: `/` once the file system that it is in is not mounted any more.
+    pub file: PathBuf,
+    /// Another one for each time that the device gets a file, or loses it.
+    pub sequence: String,
+}
+
+/// The loop devices that have a file.
+pub fn loop_devices() -> Vec<LoopDevice> {
+    let devices = names(Path::new("/sys/block")).into_iter().filter(|name| name.starts_with("loop"));
+    let look = |name: String| {
+        let folder = Path::new("/sys/block").join(&name);
+        let read = |what: &str| Some(fs::read_to_string(folder.join(what)).ok()?.trim_end().to_owned());
+        // Without a file there is no such name in the folder.
+        let (file, sequence) = (read("loop/backing_file")?.into(), read("diskseq").unwrap_or_default());
+        Some(LoopDevice { name, file, sequence })
+    };
+    devices.filter_map(look).collect()
+}
+
+/// Takes away loop devices on files below `dir`, unmounts what is mounted there and removes it.
 pub fn remove_directory(dir: &Path) {
+    // Before anything is unmounted: the file has no name after that. What is mounted of a device keeps it until it is not.
+    for device in loop_devices().into_iter().filter(|device| device.file.starts_with(dir)) {
+        let device = Path::new("/dev").join(device.name);
+        let _ = Command::new("losetup").arg("-d").arg(device).stderr(Stdio::null()).status();
+    }
     let mounts = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
     let mut below: Vec<PathBuf> = mounts
         .lines()
@@ -101,4 +131,25 @@ pub fn remove_directory(dir: &Path) {
         let _ = Command::new("umount").arg("--lazy").arg(mount).stderr(Stdio::null()).status();
     }
     let _ = fs::remove_dir_all(dir);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// "kill -9 of a test leaves nothing": names of processes that are gone are told from those of others.
+    #[test]
+    fn names_of_the_dead_are_stale() {
+        // More than the kernel ever gives.
+        let dead = 1 << 22 | 1;
+        for name in
+            [format!("{dead}-0"), format!("{dead}-0-h1"), format!("{dead}-victim"), format!("victim-{dead}")]
+        {
+            assert!(is_stale(&format!("{PREFIX}{name}")), "{name}");
+        }
+        let own = own_prefix();
+        for name in [own.clone() + "0", own + "victim", format!("{PREFIX}victim"), format!("other-{dead}")] {
+            assert!(!is_stale(&name), "{name}");
+        }
+    }
 }

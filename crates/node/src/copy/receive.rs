@@ -11,7 +11,6 @@ use std::time::{Duration, Instant};
 
 use dray_core::hash_tree::{Collector, Geometry, PairStore};
 use dray_core::message::{self, Fault, Message, ObjectName, Offer};
-use dray_core::permit::Budget;
 use dray_core::range::RangeSet;
 use dray_core::source::{Grade, SourceCapabilities, SourceDescription, SourceId};
 use dray_core::store::PartialObject;
@@ -187,7 +186,7 @@ impl Node {
         }
         let resumed_bytes = resumed(geometry, marked.iter().flatten());
         let pairs: Arc<dyn PairStore> = delivery.clone();
-        let budget = Budget::new(self.config.window_bytes);
+        let budget = self.budget();
         // Between two ends of one machine reading twice costs more than it saves.
         let older = if incoming.whole_file || !incoming.is_other_host {
             None

@@ -136,6 +136,7 @@ pub(super) fn page(state: &State) -> String {
     let gets = lock(&metrics.gets).clone();
     let stages = lock(&metrics.stages).clone();
     let index = state.indexing.state();
+    let held = dray_transfer::held();
     let mut page = Page::default();
     for (name, help, value) in [
         ("shares", "Objects shared.", shares as u64),
@@ -143,16 +144,35 @@ pub(super) fn page(state: &State) -> String {
         ("cached_bytes", "Bytes kept that nobody holds.", cached_bytes),
         ("incoming_bytes", "Bytes of puts that are not committed yet.", state.desk.incoming_bytes()),
         ("sessions", "Open sessions.", state.hub.sessions() as u64),
+        ("connections", "Connections of receivers of objects.", state.serving.load(Ordering::Relaxed) as u64),
         ("index_files", "Files in the chunk index.", index.files),
         ("index_chunks", "Chunks in the chunk index.", index.chunks),
         ("index_disk_bytes", "Bytes that the chunk index takes on disk.", index.disk_bytes),
-        ("frozen_sources", "Sources that owe data and are silent.", frozen as u64),
-        ("queue_bytes", "Bytes that sources owe.", sources().filter_map(|source| source.queue_bytes).sum()),
+        ("frozen_sources", "Sources of gets under way that owe data and are silent.", frozen as u64),
+        (
+            "queue_bytes",
+            "Bytes that sources of gets under way owe.",
+            sources().filter_map(|source| source.queue_bytes).sum(),
+        ),
+        // These count what is reserved, not what is under way: what was not given back stays in them.
         (
             "reserved_bytes",
-            "Bytes reserved for what was asked for and has not come.",
-            ours.iter().map(|transfer| transfer.budget_used_bytes).sum(),
+            "Bytes of memory reserved for what was asked for and has not come, and by searches.",
+            state.node().reserved.used_bytes(),
         ),
+        (
+            "unread_bytes",
+            "Bytes of memory reserved for what clients have not taken.",
+            state.memory.used_bytes(),
+        ),
+        (
+            "unread_shared_bytes",
+            "Bytes of memory reserved for what clients have not taken, of what all gets share.",
+            state.memory.shared_bytes(),
+        ),
+        ("packing_bytes", "Bytes of memory reserved for packing data.", held.packing_bytes),
+        ("unpacking_streams", "Connections whose data is unpacked.", held.unpacking_streams),
+        ("recipe_bytes", "Bytes of memory that recipes of objects take.", held.recipe_bytes),
     ] {
         page.one(name, "gauge", help, value);
     }

@@ -32,7 +32,6 @@ use std::time::Duration;
 
 use dray_api::{Descriptors, Server};
 use dray_core::limits::INDEX_FREE_BYTES_MIN;
-use dray_core::permit::Budget;
 use dray_core::{Error, ErrorKind, NodeId, Result};
 use dray_engine::session::Holder;
 use dray_store::local::LocalStore;
@@ -44,6 +43,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::copy::{LiveTrees, OwnDirectories, live_hello};
 use crate::elsewhere::Index;
+use crate::get::SharedMemory;
 use crate::put::unix_s;
 use crate::{Config, Event, Node, Observer, Stop, lock};
 
@@ -96,7 +96,7 @@ struct State {
     /// Bytes that transactions had moved when that was last looked at.
     moved: AtomicU64,
     /// For what gets have fetched, or asked for, and their clients have not taken: of all of them together.
-    memory: Budget,
+    memory: SharedMemory,
     /// That tickets name.
     port: AtomicU16,
     troubles: Mutex<Troubles>,
@@ -158,7 +158,7 @@ impl Daemon {
         if let Some(missed) = &missed {
             hub.log(Event::Warning(missed.warning.clone()));
         }
-        let memory = Budget::new(node.config.window_bytes);
+        let memory = SharedMemory::new(node.config.window_bytes);
         let state = Arc::new(State {
             node: RwLock::new(Arc::new(node)),
             shelf,
@@ -398,6 +398,7 @@ impl State {
             secret: now.secret.clone(),
             store: now.store.clone(),
             index: now.index.clone(),
+            reserved: now.reserved.clone(),
         };
         *self.node.write().unwrap_or_else(PoisonError::into_inner) = Arc::new(node);
         self.shelf.stir();

@@ -440,13 +440,13 @@ mod tests {
     use std::sync::atomic::{AtomicU16, AtomicU32};
 
     use dray_core::Oid;
-    use dray_core::permit::Budget;
     use dray_store::local::LocalStore;
     use dray_store::lock_file;
 
     use super::*;
     use crate::config::{Config, ConfigFile, Paths};
     use crate::daemon::desk;
+    use crate::get::SharedMemory;
     use crate::{Node, Observer};
 
     /// A daemon without sockets, which waits for no lock.
@@ -468,7 +468,7 @@ mod tests {
             directories,
             desk: desk::Desk::default(),
             hub,
-            memory: Budget::new(1 << 20),
+            memory: SharedMemory::new(1 << 20),
             indexing: Arc::default(),
             serving: Default::default(),
             moved: Default::default(),

@@ -10,7 +10,6 @@ use std::sync::Arc;
 use dray_core::hash_tree::{PairStore, Verifier};
 use dray_core::limits::NAME_BYTES_MAX;
 use dray_core::message::ObjectName;
-use dray_core::permit::Budget;
 use dray_core::range::RangeSet;
 use dray_core::store::PartialObject;
 use dray_core::{Error, ErrorKind, Oid, Result};
@@ -162,7 +161,7 @@ impl Fetch<'_> {
         let older = OlderVersion::beside(older, prospect.files());
         // What an earlier run left stays, and the rest may be elsewhere.
         let scope = scope.filter(|_| at_hand.is_none() && !wanted.is_empty());
-        let budget = Budget::new(node.config.window_bytes);
+        let budget = node.budget();
         let disk = node.search_in(scope, older.as_ref(), &budget, |older| search::Target {
             name: name.map_or_else(Vec::new, |name| name.as_bytes().to_vec()),
             size_bytes: geometry.size_bytes(),

@@ -19,7 +19,7 @@ use dray_core::hash_tree::Geometry;
 use dray_core::hint::Hint;
 use dray_core::limits::UNIT_BYTES;
 use dray_core::message::ObjectName;
-use dray_core::permit::Budget;
+use dray_core::permit::{Budget, Gauge};
 use dray_core::ticket::Ticket;
 use dray_core::{Error, ErrorKind, Oid, Result};
 use dray_transfer::direct::{DialConfig, probe};
@@ -201,7 +201,37 @@ pub(crate) enum Memory<'a> {
     /// Nobody else in this process needs any.
     Alone,
     /// What it shares with others.
-    Shared(&'a Budget),
+    Shared(&'a SharedMemory),
+}
+
+/// Memory for what consumers have not taken, of all fetches of a process together.
+pub(crate) struct SharedMemory {
+    whole: Budget,
+    parts: Gauge,
+}
+
+impl SharedMemory {
+    /// At most `limit_bytes`, and a unit more for each fetch.
+    pub(crate) fn new(limit_bytes: u64) -> SharedMemory {
+        SharedMemory { whole: Budget::new(limit_bytes), parts: Gauge::default() }
+    }
+
+    /// What a fetch may have of it.
+    fn part(&self, limit_bytes: u64) -> Budget {
+        let part = self.whole.part(UNIT_BYTES, limit_bytes);
+        self.parts.watch(&part);
+        part
+    }
+
+    /// Bytes that all fetches have, their own units included.
+    pub(crate) fn used_bytes(&self) -> u64 {
+        self.parts.used_bytes()
+    }
+
+    /// Those of them that others cannot have meanwhile.
+    pub(crate) fn shared_bytes(&self) -> u64 {
+        self.whole.used_bytes()
+    }
 }
 
 impl Memory<'_> {
@@ -209,7 +239,7 @@ impl Memory<'_> {
     fn budget(self, limit_bytes: u64) -> Budget {
         match self {
             Memory::Alone => Budget::new(limit_bytes),
-            Memory::Shared(whole) => whole.part(UNIT_BYTES, limit_bytes),
+            Memory::Shared(memory) => memory.part(limit_bytes),
         }
     }
 }

@@ -110,7 +110,7 @@ impl Fetch<'_> {
             wanted,
             part.left_out_bytes,
             // What is asked for has its memory before: see [`Ahead`].
-            Budget::new(node.config.window_bytes),
+            node.budget(),
             match order {
                 Order::Ascending => DeliveryMode::Sequential { window_bytes: STREAM_WINDOW_BYTES },
                 Order::AsTheyCome => DeliveryMode::OutOfOrder,

@@ -106,6 +106,11 @@ impl RecipeBudget {
     }
 }
 
+/// Bytes of memory that recipes take in this process.
+pub(crate) fn recipe_bytes() -> u64 {
+    RecipeBudget::of_process().bytes.load(Ordering::Acquire)
+}
+
 /// One of the threads that make recipes.
 #[derive(Debug)]
 struct Turn(Arc<RecipeBudget>);

@@ -19,6 +19,11 @@ pub(crate) use path::PathMeter;
 pub(crate) use stream::Stream;
 pub(crate) use unpacker::Unpacker;
 
+/// Bytes of memory that packing takes in this process, and streams that are unpacked.
+pub(crate) fn held() -> (usize, usize) {
+    (stream::MEMORY.load(Ordering::Relaxed), unpacker::STREAMS.load(Ordering::Relaxed))
+}
+
 /// A part of a bound that all of this process shares; given back when dropped.
 #[derive(Debug)]
 struct Share {

@@ -10,7 +10,8 @@ use zstd::stream::raw::{DParameter, Decoder, InBuffer, Operation, OutBuffer};
 
 use super::Share;
 
-static STREAMS: AtomicUsize = AtomicUsize::new(0);
+/// How many there are in this process.
+pub(super) static STREAMS: AtomicUsize = AtomicUsize::new(0);
 
 /// The stream of one connection.
 pub(crate) struct Unpacker {

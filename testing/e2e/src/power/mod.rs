@@ -28,14 +28,18 @@ const ISOLATED: &str = "DRAY_E2E_OWN_MOUNTS";
 /// Where the system's boot id is.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
+/// Whether disks that lose their power can be had here; says why not.
+pub fn can_run() -> bool {
+    gate::can_run() && (Path::new("/dev/fuse").exists() || gate::skip("there is no /dev/fuse"))
+}
+
 /// Runs the test called `name` again in a mount namespace of its own, which goes with it, and panics if it fails there. True in
 /// that second run: then the caller goes on with the test. False also where it cannot run at all.
 pub fn is_isolated(name: &str) -> bool {
     if std::env::var_os(ISOLATED).is_some() {
         return true;
     }
-    let has_fuse = || Path::new("/dev/fuse").exists() || gate::skip("there is no /dev/fuse");
-    if !gate::can_run() || !has_fuse() {
+    if !can_run() {
         return false;
     }
     // Killed with this process, whatever ends it.

@@ -2,7 +2,7 @@
 //!
 //! The file is the root of its file system, mounted on a file, so that there are no names.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::os::unix::fs::MetadataExt;
 use std::os::unix::process::CommandExt;
@@ -44,10 +44,11 @@ const MINOR: u32 = 31;
 const FLAGS: u32 = 1 << 5 | 1 << 22;
 
 /// Waits for the end of process `$1`, then gives up the requests of connection `$2`. Who is killed while a thread of his own waits for the file does not end before: the thread waits
-/// for the server, and the server's descriptor for the thread.
+/// for the server, and the server's descriptor for the thread. Only where it is still mounted at `$3`: then nobody else has its number, which is given anew.
 const WATCH: &str = r#"
 trap '' INT TERM HUP
 while readlink "/proc/$1/exe" >/dev/null 2>&1; do sleep 0.5; done
+awk -v number="0:$2" -v place="$3" '$3 == number && $5 == place { found = 1 } END { exit !found }' /proc/self/mountinfo || exit 0
 at=/sys/fs/fuse/connections
 [ -e "$at/$2/abort" ] || ! mount -t fusectl fusectl "$at" || mounted=1
 [ ! -e "$at/$2/abort" ] || echo 1 >"$at/$2/abort"
@@ -122,9 +123,10 @@ impl Served {
         }
         let server = Server { device: device.try_clone()?, backing };
         let thread = std::thread::Builder::new().name("disk".into()).spawn(move || server.run())?;
-        let connection = rustix::fs::minor(std::fs::metadata(mount)?.dev());
+        let connection = rustix::fs::minor(fs::metadata(mount)?.dev());
         let watch = Command::new("sh")
             .args(["-c", WATCH, "watch", &std::process::id().to_string(), &connection.to_string()])
+            .arg(fs::canonicalize(mount)?)
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .stderr(Stdio::null())

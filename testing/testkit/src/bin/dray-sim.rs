@@ -28,6 +28,10 @@ struct Arguments {
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
+    if words.iter().any(|word| matches!(word.as_str(), "--help" | "-h" | "help")) {
+        say(USAGE);
+        return ExitCode::SUCCESS;
+    }
     let arguments = match parse(&words) {
         Ok(arguments) => arguments,
         Err(what) => {
