@@ -215,7 +215,7 @@ fn sleep_until(until: Instant, is_over: &AtomicBool) {
     }
 }
 
-/// Shuts a connection between the hosts each time that there was one for [`SHUT_EVERY`], whatever else happens meanwhile. Without ssh a copy cannot go on,
+/// Shuts a connection between the hosts each time that there was one for [`SHUT_EVERY`] in all, whatever else happens meanwhile. Without ssh a copy cannot go on,
 /// and that is not all that is to be tried: one of ssh only in one turn of six.
 fn shut_until(lab: &Lab, random: &mut Random, is_over: &AtomicBool) -> Struck {
     let connections = Connections::between([lab.host(0), lab.host(1)]);
@@ -242,6 +242,8 @@ fn shut_until(lab: &Lab, random: &mut Random, is_over: &AtomicBool) -> Struck {
                 let connection = all[random.within(0..all.len() as u64) as usize];
                 connections.shut(connection, random.within(0..2) as usize)
             };
+            // How long that took is no time in which another could be shut.
+            looked = Instant::now();
             shut += u32::from(is_shut);
             // One that ended by itself just now is no turn.
             if is_shut || all.is_empty() {

@@ -47,8 +47,9 @@ fn names(dir: &Path) -> Vec<String> {
 
 fn is_stale(name: &str) -> bool {
     let Some(rest) = name.strip_prefix(PREFIX) else { return false };
-    // Older tests put a word in front of it.
-    let pid = rest.split('-').find_map(|part| part.parse::<u32>().ok());
+    // Older tests put this word in front of it.
+    let rest = rest.strip_prefix("victim-").unwrap_or(rest);
+    let pid = rest.split('-').next().and_then(|part| part.parse::<u32>().ok());
     pid.is_some_and(|pid| !Path::new(&format!("/proc/{pid}")).exists())
 }
 
@@ -116,6 +117,10 @@ pub fn loop_devices() -> Vec<LoopDevice> {
 pub fn remove_directory(dir: &Path) {
     // Before anything is unmounted: the file has no name after that. What is mounted of a device keeps it until it is not.
     for device in loop_devices().into_iter().filter(|device| device.file.starts_with(dir)) {
+        // Somebody else may have taken it away, and another one have got its number.
+        if !loop_devices().contains(&device) {
+            continue;
+        }
         let device = Path::new("/dev").join(device.name);
         let _ = Command::new("losetup").arg("-d").arg(device).stderr(Stdio::null()).status();
     }
@@ -148,7 +153,13 @@ mod tests {
             assert!(is_stale(&format!("{PREFIX}{name}")), "{name}");
         }
         let own = own_prefix();
-        for name in [own.clone() + "0", own + "victim", format!("{PREFIX}victim"), format!("other-{dead}")] {
+        for name in [
+            own.clone() + "0",
+            own + "victim",
+            format!("{PREFIX}victim"),
+            format!("other-{dead}"),
+            format!("{PREFIX}logs-{dead}"),
+        ] {
             assert!(!is_stale(&name), "{name}");
         }
     }

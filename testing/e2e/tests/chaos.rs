@@ -1,4 +1,4 @@
-//! Everything goes wrong at once: a connection is shut each time that there was one for 250 ms, meanwhile processes stand still, packets vanish in bursts, the
+//! Everything goes wrong at once: a connection is shut each time that there was one for 250 ms in all, meanwhile processes stand still, packets vanish in bursts, the
 //! disk is full for a moment, and what is cached rots. Each run ends with the right bytes or with a typed error, the same command
 //! again goes on, and in the end nothing is left over: files, descriptors, threads, sockets. Where nothing but the network is broken, a transfer
 //! that has begun comes to its end all the same.
@@ -289,7 +289,7 @@ fn a_get_survives_chaos() {
 /// Connections that must have been shut before a transfer has come to its end.
 const SHUT_MIN: u32 = 8;
 
-/// Issue "chaos", S10, S2: a transfer that goes on while connections are shut when they were there for 250 ms and packets vanish, as a lost connection is replaced: it comes to its end in
+/// Issue "chaos", S10, S2: a transfer that goes on while connections are shut when there were some for 250 ms in all and packets vanish, as a lost connection is replaced: it comes to its end in
 /// one go and with the right bytes, under faults to the last. Those begin when bytes have come: nobody who does not answer at first is asked again.
 #[test]
 fn transfers_come_to_their_end_under_chaos() {

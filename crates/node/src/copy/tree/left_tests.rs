@@ -26,7 +26,7 @@ const MIB: usize = 1 << 20;
 /// A part of the file, and how it was cut: the average length, the chunks, and the hash of all of them.
 type Told = (Part, u32, Vec<ChunkHint>, [u8; 32]);
 
-/// A file that tells at once how it is cut, once it has done it before, and of which so many bytes leave until the connection is cut.
+/// A file that tells at once how it is cut, once it has been cut so, and of which so many bytes leave until the connection is cut.
 struct Newer {
     bytes: Vec<u8>,
     left_bytes: AtomicU64,
@@ -36,6 +36,29 @@ struct Newer {
 impl Newer {
     fn range(&self, part: Part) -> &[u8] {
         &self.bytes[part.start as usize..part.end() as usize]
+    }
+
+    /// How a part is cut into chunks of this average length, and its hash.
+    fn told(&self, part: Part, average: u32) -> (Vec<ChunkHint>, [u8; 32]) {
+        let mut told = lock(&self.told);
+        let is_it = |told: &&Told| told.0 == part && told.1 == average;
+        let known = told.iter().find(is_it).map(|(_, _, chunks, hash)| (chunks.clone(), *hash));
+        known.unwrap_or_else(|| {
+            let mut chunks = Vec::new();
+            let mut chunker = cut_profile(average).unwrap().chunker();
+            let mut push = |chunk: &[u8]| chunks.push(ChunkHint::of(chunk));
+            chunker.push(self.range(part), &mut push);
+            chunker.finish(&mut push);
+            let hash = *blake3::hash(self.range(part)).as_bytes();
+            told.push((part, average, chunks.clone(), hash));
+            (chunks, hash)
+        })
+    }
+
+    /// So that it answers before the other end has cut anything.
+    fn told_ahead(&self) {
+        let whole = Part { start: 0, bytes: self.bytes.len() as u64 };
+        (14..=22).for_each(|shift| drop(self.told(whole, 1 << shift)));
     }
 
     fn finished(&self, hash: [u8; 32]) -> Finished {
@@ -63,20 +86,7 @@ impl TreeFile for Newer {
     }
 
     fn cut(&self, owed: &Owed, sink: &mut dyn RecordSink) -> Result<(), SendError> {
-        let (part, average) = (owed.part.unwrap(), owed.cut.unwrap());
-        let mut told = lock(&self.told);
-        let is_it = |told: &&Told| told.0 == part && told.1 == average;
-        let known = told.iter().find(is_it).map(|(_, _, chunks, hash)| (chunks.clone(), *hash));
-        let (chunks, hash) = known.unwrap_or_else(|| {
-            let mut chunks = Vec::new();
-            let mut chunker = cut_profile(average).unwrap().chunker();
-            let mut push = |chunk: &[u8]| chunks.push(ChunkHint::of(chunk));
-            chunker.push(self.range(part), &mut push);
-            chunker.finish(&mut push);
-            let hash = *blake3::hash(self.range(part)).as_bytes();
-            told.push((part, average, chunks.clone(), hash));
-            (chunks, hash)
-        });
+        let (chunks, hash) = self.told(owed.part.unwrap(), owed.cut.unwrap());
         sink.record(&Record::Chunks(&encode_chunks(&chunks)))?;
         sink.record(&Record::Done(self.finished(hash)))
     }
@@ -140,35 +150,46 @@ fn found(place: &Path) -> Vec<(String, u64)> {
     found
 }
 
-/// Issue 7, "interrupted runs": what came before a run was cut off does not come again, nor does what the older version has, whichever of both has more, and whichever
-/// end has cut what it has first.
+/// Issue 7, "interrupted runs": what came before a run was cut off does not come again, nor does what the older version has, whichever of both has more; here the one
+/// has the file's beginning, and the other its end, or all of it.
 #[test]
 fn a_cut_off_run_goes_on_beside_an_older_version() {
-    for (older_mib, left_mib) in [(2, 3), (5, 2), (7, 1), (0, 5)] {
+    const KIB: usize = 1024;
+    const SIZE: usize = 8 * MIB + 1000;
+    for (older_bytes, left_bytes) in [
+        (2 * MIB, 3 * MIB),
+        (5 * MIB, 5 * MIB / 2),
+        (6 * MIB, 5 * MIB / 2),
+        (0, 5 * MIB),
+        (SIZE, 8 * MIB - 300 * KIB),
+    ] {
         let place = tempfile::tempdir().unwrap();
         let path = place.path().join("tree/file");
         fs::create_dir(place.path().join("tree")).unwrap();
-        let bytes = noise(8 * MIB + 1000, 1);
-        // Its end is what the newer one has there, too.
-        let older = [&noise(MIB + MIB / 2, 2)[..], &bytes[bytes.len() - older_mib * MIB..]].concat();
-        fs::write(&path, &older).unwrap();
-        let left_bytes = AtomicU64::new((left_mib * MIB) as u64);
-        let newer = Arc::new(Newer { bytes, left_bytes, told: Mutex::default() });
-
+        let bytes = noise(SIZE, 1);
+        let newer =
+            Arc::new(Newer { bytes, left_bytes: AtomicU64::new(left_bytes as u64), told: Mutex::default() });
         assert!(run(place.path(), &newer).is_err());
-        assert!(fs::read(&path).unwrap() == older, "{older_mib} {left_mib}");
         let left = found(place.path());
-        assert_eq!(left.len(), 2, "{left:?}");
-        assert!(
-            left[0].0.starts_with(".dray-") && left[0].1 >= (left_mib * MIB - MIB / 4) as u64,
-            "{left:?}"
-        );
+        assert!(left.len() == 1 && left[0].0.starts_with(".dray-"), "{left:?}");
+        assert!(left[0].1 >= (left_bytes - MIB / 4) as u64, "{left:?}");
 
+        // It stood there before, or somebody made it meanwhile: that is the same.
+        let older = [&noise(MIB + MIB / 2, 2)[..], &newer.bytes[SIZE - older_bytes..]].concat();
+        fs::write(&path, &older).unwrap();
+        newer.told_ahead();
         newer.left_bytes.store(u64::MAX, Ordering::Relaxed);
         let done = run(place.path(), &newer).unwrap();
         assert_eq!((done.files, done.failed), (1, 0));
-        let missing = (8 - older_mib - left_mib) * MIB;
-        assert!(done.bytes <= (missing + MIB / 2) as u64, "{older_mib} {left_mib}: {} bytes", done.bytes);
+        let missing = SIZE.saturating_sub(older_bytes + left_bytes);
+        assert!(
+            done.bytes <= (missing + 400 * KIB) as u64,
+            "{older_bytes} {left_bytes}: {} bytes",
+            done.bytes
+        );
+        if older_bytes == SIZE {
+            assert!(done.bytes <= 64 * KIB as u64, "{} bytes of what the older version has", done.bytes);
+        }
         assert!(fs::read(&path).unwrap() == newer.bytes);
         assert_eq!(found(place.path()).len(), 1);
     }

@@ -5,7 +5,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use dray_core::limits::GROUP_BYTES;
+use dray_core::limits::{GROUP_BYTES, UNIT_BYTES};
 use dray_core::{Error, ErrorKind, Result};
 
 use super::search::{FIRST_GROUPS, MEASURED_BYTES, START_ROUND_TRIPS, VERY_SLOW, rate};
@@ -29,6 +29,10 @@ const LASTING_SLOWER: u64 = 2;
 const LASTING: Duration = Duration::from_millis(20);
 /// What was faster still is if it brings no more than one part in so many less.
 const MARGIN: u64 = 4;
+/// A disk that read so many times less than since its beginning was held up by others.
+const STALLED: u64 = 4;
+/// It has to be so in so many looks.
+const LOOKS: u32 = 2;
 /// By how much it has to be faster each time for more to be asked for.
 const GROWS: f64 = 1.25;
 /// More than this is not fetched to find out, in all, before it was faster.
@@ -178,6 +182,8 @@ pub(super) struct Race<'a> {
     rate: u64,
     /// Since it has been faster.
     faster: Look,
+    /// In so many looks.
+    looks: u32,
     is_over: bool,
 }
 
@@ -202,6 +208,7 @@ impl<'a> Race<'a> {
             begun: None,
             rate: 0,
             faster: Look::default(),
+            looks: 0,
             is_over: false,
         }
     }
@@ -236,11 +243,14 @@ impl<'a> Race<'a> {
             };
             let rate_before = std::mem::replace(&mut self.rate, rate(look.came_bytes, look.took));
             match verdict(disk.bytes_per_s, look, self.faster, round_trip, rate_before) {
-                Verdict::Network => self.faster.add(look),
+                Verdict::Network => {
+                    self.faster.add(look);
+                    self.looks += 1;
+                }
                 Verdict::Disk => self.is_over = true,
-                Verdict::Open => self.faster = Look::default(),
+                Verdict::Open => (self.faster, self.looks) = (Look::default(), 0),
             }
-            if self.faster.took >= LASTS {
+            if self.faster.took >= LASTS && self.looks >= LOOKS {
                 return Err(left_alone());
             }
         }
@@ -284,7 +294,8 @@ fn verdict(disk: u64, look: Look, earlier: Look, round_trip: Duration, before: u
         let mut all = earlier;
         all.add(look);
         let network = rate(all.came_bytes, all.took.saturating_sub(round_trip).max(all.took / 2));
-        let disk = disk.min(rate(all.read_bytes, all.took));
+        // What is being read counts as read; and one that stood still for a moment is no slow disk.
+        let disk = disk.min(rate(all.read_bytes + UNIT_BYTES, all.took)).max(disk / STALLED);
         // What was faster by far waits for the disk once what came has to be written there.
         let enough = if earlier.took.is_zero() { disk } else { disk - disk / MARGIN };
         return match rate(bytes, took.saturating_sub(round_trip).max(took / 2)) {
@@ -376,13 +387,15 @@ mod tests {
         assert_eq!(look(32, 40, 0, 50 * MB), Verdict::Disk, "it does not");
         // Where what comes is written to the same disk, both get what there is of it; the network might bring more.
         let shared = |read| verdict(disk, of(16, 30, read), Look::default(), ms(0), 100 * MB);
-        assert_eq!(shared(MB), Verdict::Network);
-        assert_eq!(shared(2 * MB), Verdict::Disk);
+        assert_eq!(shared(0), Verdict::Network);
+        assert_eq!(shared(MB), Verdict::Disk);
+        // A disk that was held up for a while is as fast as before after it.
+        assert_eq!(verdict(disk, of(16, 200, 0), Look::default(), ms(100), 100 * MB), Verdict::Disk);
         // A write that waits for the disk does not show how fast the network is.
         let wait = |earlier| verdict(disk, of(16, 60, 2 * MB), earlier, ms(0), 100 * MB);
         assert_eq!(wait(Look::default()), Verdict::Disk);
         assert_eq!(wait(of(112, 63, 3 * MB)), Verdict::Network);
-        assert_eq!(wait(of(20, 15, MB)), Verdict::Network, "three quarters of what is read");
+        assert_eq!(wait(of(32, 15, MB)), Verdict::Network, "three quarters of what is read");
         assert_eq!(wait(of(16, 15, 3 * MB)), Verdict::Disk);
     }
 

@@ -325,6 +325,7 @@ impl Writing<'_> {
                 Err(error) if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Interrupted) => {
                     return Err(error);
                 }
+                Err(_) if self.deltas.give_own_up(number) => self.compare_if_cut(number)?,
                 // Whatever it was, the sender has it.
                 Err(_) => self.take_whole(number)?,
             }
@@ -464,12 +465,14 @@ impl Writing<'_> {
         else {
             return Ok(());
         };
+        let other = delta.older.state.identity();
         // What stands where it goes may have what another lacks.
         if delta.is_other
-            && index.lacks(pieces) > finished.size_bytes / WORTH
+            && !delta.is_own_unfit
+            && !index.has_all(pieces)
             && let Some(pending) = self.pending.get_mut(&number)
-            && let Some(own) =
-                own_older(&pending.target).filter(|own| may_pay(own.size_bytes, finished.size_bytes))
+            && let Some(own) = own_older(&pending.target)
+                .filter(|own| may_pay(own.size_bytes, finished.size_bytes) && own.state.identity() != other)
             && let Some(task) = self.deltas.compare_with_own(number, own)
         {
             // That was of the other.

@@ -7,8 +7,6 @@ use dray_core::message::Part;
 use dray_core::tree::ChunkHint;
 use dray_store::local::tree::Cut;
 
-use super::work::sum;
-
 /// Chunks of an older version, by hash.
 #[derive(Debug, Default)]
 pub(super) struct Index {
@@ -59,11 +57,12 @@ impl Index {
         next.or_else(|| self.first.get(&hint.hash).copied().and_then(at))
     }
 
-    /// Bytes of a newer version, of these pieces, that it does not have.
-    pub(super) fn lacks(&self, pieces: &[Cut]) -> u64 {
-        let mut found = Found::default();
-        self.compare(0, pieces, &mut found);
-        sum(&found.missing)
+    /// True if it has all of a newer version of these pieces.
+    pub(super) fn has_all(&self, pieces: &[Cut]) -> bool {
+        pieces.iter().all(|piece| match piece {
+            Cut::Hole(_) => true,
+            Cut::Chunk(hint) => self.find(hint, None).is_some(),
+        })
     }
 
     /// Looks for `pieces` of the newer version, the first of which begins at `start` there.
@@ -194,7 +193,7 @@ mod tests {
         let found = compare("aa bbb cc", &newer);
         assert_eq!(found.missing, [Part { start: 5, bytes: 5 }]);
         let other = index("yyy aa cc");
-        assert_eq!(other.lacks(&newer), 5);
+        assert!(!other.has_all(&newer) && other.has_all(&new("cc yyy")));
         let mut more = Found::default();
         other.compare_missing(0, &newer, &found.missing, &mut more);
         assert_eq!(more.common, [Common { from: 0, to: 7, bytes: 3 }]);

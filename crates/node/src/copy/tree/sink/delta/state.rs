@@ -88,6 +88,8 @@ pub(super) struct Delta {
     pub(super) is_other: bool,
     /// Another that was cut before it, and may have what it lacks.
     pub(super) other: Option<(Arc<OlderFile>, Index)>,
+    /// What stands where it goes cannot be cut.
+    pub(super) is_own_unfit: bool,
     /// And it was found elsewhere on the disk.
     pub(super) is_sibling: bool,
     /// What that has in common with what comes is known.
@@ -328,6 +330,16 @@ impl Deltas {
         Some(Task::Cut { older, average_bytes })
     }
 
+    /// What stands where it goes could not be cut: true if another was, which then counts alone.
+    pub(super) fn give_own_up(&mut self, number: u64) -> bool {
+        let Some(delta) = self.active.get_mut(&number) else { return false };
+        let Phase::Cutting { index, .. } = &mut delta.phase else { return false };
+        let Some((other, cut)) = delta.other.take() else { return false };
+        (delta.older, *index) = (other, Some(cut));
+        (delta.is_other, delta.is_own_unfit) = (true, true);
+        true
+    }
+
     /// Nobody wants to know any more what stands in for the older version of this entry.
     pub(in crate::copy::tree::sink) fn forget_sibling(&mut self, number: u64) {
         if let Some(siblings) = &mut self.siblings {
@@ -385,6 +397,7 @@ impl Delta {
             older: Arc::new(older),
             is_other,
             other: None,
+            is_own_unfit: false,
             is_sibling: false,
             was_compared: false,
             is_same: false,
