@@ -80,6 +80,15 @@ fn what_vanishes_meanwhile_deletes_nothing() {
     }
 }
 
+/// Ends what waits for this when it is dropped, also by a panic.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Release);
+    }
+}
+
 /// Turns bits of a file over, one after the other, until it is told to end; which ones.
 fn keep_changing(path: &Path, is_over: &AtomicBool) -> Vec<u64> {
     let file = File::options().read(true).write(true).open(path).unwrap();
@@ -109,11 +118,13 @@ fn what_changes_meanwhile_is_old_or_new() {
         let changing = ["large/0", "large/1", "large/2", "small/09", "z"];
         let mut states: Vec<Vec<Vec<u8>>> = changing.map(|path| vec![fs::read(source(path)).unwrap()]).into();
         let restless = fs::read(source("large/1")).unwrap();
-        let running = start(a, &way, DELETING, &versions.new, &copy);
-        running.wait_until(false, || copy.join("a/0").exists());
         let is_over = AtomicBool::new(false);
         let (outcome, places) = std::thread::scope(|scope| {
+            // From before the run, which may come to it soon.
             let places = scope.spawn(|| keep_changing(&source("large/1"), &is_over));
+            let over = Over(&is_over);
+            let running = start(a, &way, DELETING, &versions.new, &copy);
+            running.wait_until(false, || copy.join("a/0").exists());
             File::options().write(true).open(source("large/0")).unwrap().set_len(MIB + 5).unwrap();
             data::write_random(&source("replacement"), 2 * MIB, 31);
             fs::rename(source("replacement"), source("large/2")).unwrap();
@@ -121,7 +132,7 @@ fn what_changes_meanwhile_is_old_or_new() {
             let file = File::options().write(true).open(source("z")).unwrap();
             file.write_all_at(b"appended", file.metadata().unwrap().len()).unwrap();
             let outcome = running.wait();
-            is_over.store(true, Ordering::Release);
+            drop(over);
             (outcome, places.join().unwrap())
         });
         let outcome = outcome.expect(8);
