@@ -14,9 +14,9 @@ pub mod recipe;
 pub mod transport;
 pub mod tree;
 
-/// What this process holds for all of its connections together.
+/// What this process has reserved for all of its connections together.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct Held {
+pub struct Reserved {
     /// Memory reserved for packing data, bytes.
     pub packing_bytes: u64,
     /// Connections whose data is unpacked.
@@ -25,9 +25,9 @@ pub struct Held {
     pub recipe_bytes: u64,
 }
 
-/// What is held now.
-pub fn held() -> Held {
-    let (packing, unpacking) = packing::held();
+/// What is reserved now.
+pub fn reserved() -> Reserved {
+    let (packing, unpacking) = packing::reserved();
     let recipe_bytes = holder::recipe_bytes();
-    Held { packing_bytes: packing as u64, unpacking_streams: unpacking as u64, recipe_bytes }
+    Reserved { packing_bytes: packing as u64, unpacking_streams: unpacking as u64, recipe_bytes }
 }

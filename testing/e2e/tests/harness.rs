@@ -202,6 +202,12 @@ fn waits_for_its_own_disk() {
     }
 }
 
+/// Whether a loop device has the file that it had, by whatever name: the kernel counts each attachment.
+fn is_attached(device: &sweep::LoopDevice) -> bool {
+    let is_same = |now: &sweep::LoopDevice| (&now.name, &now.sequence) == (&device.name, &device.sequence);
+    sweep::loop_devices().iter().any(is_same)
+}
+
 /// Issue "kill -9 of a test leaves nothing": not even where the one that is killed waits at that moment for a disk that it serves itself, and which by then nobody serves.
 #[test]
 fn a_killed_user_of_a_slow_disk_leaves_nothing() {
@@ -232,18 +238,14 @@ fn a_killed_user_of_a_slow_disk_leaves_nothing() {
             .any(|it| it.contains(") D "))
     };
     await_that("it waits for its disk", || waits(pid));
-    let told =
-        Command::new("losetup").args(["-n", "-O", "NAME", "-j"]).arg(dir.join("slow.disk")).output().unwrap();
-    let device = String::from_utf8_lossy(&told.stdout).trim().trim_start_matches("/dev/").to_owned();
+    let of_it = |device: &sweep::LoopDevice| device.file == dir.join("slow.disk");
+    let device = sweep::loop_devices().into_iter().find(of_it).unwrap();
     rustix::process::kill_process(rustix::process::Pid::from_raw(pid.cast_signed()).unwrap(), Signal::KILL)
         .unwrap();
     await_that("it is gone", || victim.try_wait().unwrap().is_some());
-    await_that("its device is gone", || {
-        let told = Command::new("losetup").arg("-a").output().unwrap().stdout;
-        !String::from_utf8_lossy(&told).contains(dir.to_str().unwrap())
-    });
+    await_that("its device is gone", || !is_attached(&device));
     // A limit stays with the number of the device.
-    if let Ok(numbers) = fs::read_to_string(format!("/sys/class/block/{device}/dev")) {
+    if let Ok(numbers) = fs::read_to_string(format!("/sys/class/block/{}/dev", device.name)) {
         let folder = PathBuf::from(format!("/sys/class/bdi/{}", numbers.trim()));
         for (name, value) in [("min_bytes", "0"), ("max_ratio", "100"), ("strict_limit", "0")] {
             let _ = fs::write(folder.join(name), value);
@@ -299,19 +301,14 @@ fn a_killed_test_of_power_cuts_leaves_no_loop_device() {
         let lab = PathBuf::from(fs::read_to_string(&told).unwrap());
         let mut its = sweep::loop_devices();
         its.retain(|device| device.file.starts_with(&lab));
-        let is_there = |device: &sweep::LoopDevice| {
-            let is_same =
-                |now: &sweep::LoopDevice| (&now.name, &now.sequence) == (&device.name, &device.sequence);
-            sweep::loop_devices().iter().any(is_same)
-        };
         assert!(
-            its.len() == 1 && is_there(&its[0]) && !before.contains(&its[0]),
+            its.len() == 1 && is_attached(&its[0]) && !before.contains(&its[0]),
             "{its:?}, before {before:?}"
         );
         victim.kill().unwrap();
         victim.wait().unwrap();
         await_that("its files are gone", || !lab.exists());
-        await_that(&format!("{its:?} is gone"), || !is_there(&its[0]));
+        await_that(&format!("{its:?} is gone"), || !is_attached(&its[0]));
         fs::remove_dir_all(&dir).unwrap();
     }
 }

@@ -402,9 +402,7 @@ fn who_may_not_write_is_told_as_with_rsync() {
     for (top, command, code) in [(&ours, &[&dray, &sub][..], 8), (&theirs, &[&rsync], 23)] {
         let running = a.program(top.join("f")).arg("100").start();
         // Until then it is a file like others.
-        let is_run =
-            |pid: &fs::DirEntry| fs::read_link(pid.path().join("exe")).is_ok_and(|exe| exe == top.join("f"));
-        running.wait_until(false, || fs::read_dir("/proc").unwrap().flatten().any(|pid| is_run(&pid)));
+        running.wait_until(false, || !a.pids_of("f").is_empty());
         let outcome = as_user(&["env"], top, command);
         assert_eq!(outcome.code(), Some(code), "{outcome}");
         running.kill();

@@ -136,7 +136,7 @@ pub(super) fn page(state: &State) -> String {
     let gets = lock(&metrics.gets).clone();
     let stages = lock(&metrics.stages).clone();
     let index = state.indexing.state();
-    let held = dray_transfer::held();
+    let reserved = dray_transfer::reserved();
     let mut page = Page::default();
     for (name, help, value) in [
         ("shares", "Objects shared.", shares as u64),
@@ -170,9 +170,9 @@ pub(super) fn page(state: &State) -> String {
             "Bytes of memory reserved for what clients have not taken, of what all gets share.",
             state.memory.shared_bytes(),
         ),
-        ("packing_bytes", "Bytes of memory reserved for packing data.", held.packing_bytes),
-        ("unpacking_streams", "Connections whose data is unpacked.", held.unpacking_streams),
-        ("recipe_bytes", "Bytes of memory that recipes of objects take.", held.recipe_bytes),
+        ("packing_bytes", "Bytes of memory reserved for packing data.", reserved.packing_bytes),
+        ("unpacking_streams", "Connections whose data is unpacked.", reserved.unpacking_streams),
+        ("recipe_bytes", "Bytes of memory that recipes of objects take.", reserved.recipe_bytes),
     ] {
         page.one(name, "gauge", help, value);
     }

@@ -20,7 +20,7 @@ pub(crate) use stream::Stream;
 pub(crate) use unpacker::Unpacker;
 
 /// Bytes of memory that packing takes in this process, and streams that are unpacked.
-pub(crate) fn held() -> (usize, usize) {
+pub(crate) fn reserved() -> (usize, usize) {
     (stream::MEMORY.load(Ordering::Relaxed), unpacker::STREAMS.load(Ordering::Relaxed))
 }
 

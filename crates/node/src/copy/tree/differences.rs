@@ -382,11 +382,7 @@ impl TreeFile for Liar {
             let len = told.len().min(self.older.len());
             told[..len].copy_from_slice(&self.older[..len]);
         }
-        let mut chunks = Vec::new();
-        let mut chunker = cut_profile(owed.cut.unwrap()).unwrap().chunker();
-        let mut push = |chunk: &[u8]| chunks.push(ChunkHint::of(chunk));
-        chunker.push(&told[part.start as usize..part.end() as usize], &mut push);
-        chunker.finish(&mut push);
+        let mut chunks = chunks_of(&told[part.start as usize..part.end() as usize], owed.cut.unwrap());
         match self.lie {
             Lie::Short => drop(chunks.pop()),
             Lie::Long => chunks.push(ChunkHint { len: 1 << 20, hash: [1; 16] }),
@@ -407,22 +403,32 @@ pub(super) fn write_anew(path: &Path, bytes: &[u8]) {
     }
 }
 
-/// A directory with one such file in it.
-struct LiarTree(Option<Liar>);
+/// How `bytes` are cut into chunks of this average length.
+pub(super) fn chunks_of(bytes: &[u8], average_bytes: u32) -> Vec<ChunkHint> {
+    let mut chunks = Vec::new();
+    let mut push = |chunk: &[u8]| chunks.push(ChunkHint::of(chunk));
+    let mut chunker = cut_profile(average_bytes).unwrap().chunker();
+    chunker.push(bytes, &mut push);
+    chunker.finish(&mut push);
+    chunks
+}
 
-impl TreeSource for LiarTree {
+/// A directory with one file in it, `file`, of so many bytes.
+struct OneFile(u64, Option<Arc<dyn TreeFile>>);
+
+impl TreeSource for OneFile {
     fn next_batch(&mut self) -> Option<Batch> {
-        let liar = self.0.take()?;
+        let content = self.1.take()?;
         let root =
             Entry { name: None, kind: Kind::Directory { entries: None }, metadata: Metadata::default() };
-        let kind = Kind::File { size_bytes: liar.newer.len() as u64, oid: None };
+        let kind = Kind::File { size_bytes: self.0, oid: None };
         let metadata = Metadata { mode: 0o644, mtime_s: 5, ..Metadata::default() };
         let file = Entry { name: Some(Name::new(b"file").unwrap()), kind, metadata };
         let items = vec![root.to_bytes().into(), file.to_bytes().into(), Vec::new().into()];
         Some(Batch {
             entries: Some(Entries { items, owners: None, is_last: true, listed: None }),
             count: 2,
-            files: vec![(1, Arc::new(liar))],
+            files: vec![(1, content)],
             failed: Vec::new(),
             digests: None,
         })
@@ -431,6 +437,30 @@ impl TreeSource for LiarTree {
     fn batches_ahead(&self) -> usize {
         1
     }
+}
+
+/// Copies `file`, of so many bytes, into the directory `tree` of `place`.
+pub(super) fn take_one(
+    place: &Path,
+    size_bytes: u64,
+    file: Arc<dyn TreeFile>,
+    changes: &Changes,
+) -> Result<TreeDone> {
+    let (near, mut far) = channels(65_536);
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            let mut source = OneFile(size_bytes, Some(file));
+            let _ = send(Box::new(near), Vec::new(), &mut source, None, &mut |_| Ok(()), &|| PATIENCE);
+        });
+        let make = || {
+            let landing = Landing::resolve(place, &[b"tree".to_vec()], false)?;
+            let writer = TreeWriter::new(landing, keeping()).with_changes(changes.clone());
+            Ok(Writing::new(writer, 1, false, &|_| {}).with_deltas(true))
+        };
+        let taken = take(&mut far, Vec::new(), make, None, &mut |_| Ok(()), PATIENCE);
+        drop(far);
+        taken
+    })
 }
 
 /// Copies over an older version what `lie` says of `newer`; the bytes that are in place afterwards, too.
@@ -446,21 +476,7 @@ fn lied_about(lie: Lie, older: &[u8], newer: &[u8], changes: &Changes) -> (Resul
     fs::write(&older_path, older).unwrap();
     let was = fs::metadata(&older_path).unwrap().ino();
     let liar = Liar { lie, newer: newer.to_vec(), older: older.to_vec(), older_path: older_path.clone() };
-    let (near, mut far) = channels(65_536);
-    let taken = thread::scope(|scope| {
-        scope.spawn(move || {
-            let mut source = LiarTree(Some(liar));
-            let _ = send(Box::new(near), Vec::new(), &mut source, None, &mut |_| Ok(()), &|| PATIENCE);
-        });
-        let make = || {
-            let landing = Landing::resolve(place.path(), &[b"tree".to_vec()], false)?;
-            let writer = TreeWriter::new(landing, keeping()).with_changes(changes.clone());
-            Ok(Writing::new(writer, 1, false, &|_| {}).with_deltas(true))
-        };
-        let taken = take(&mut far, Vec::new(), make, None, &mut |_| Ok(()), PATIENCE);
-        drop(far);
-        taken
-    });
+    let taken = take_one(place.path(), newer.len() as u64, Arc::new(liar), changes);
     let names = names_in(&place.path().join("tree"));
     assert_eq!(names, ["file"], "{lie:?} left something");
     if changes.sync.is_some() {

@@ -11,13 +11,14 @@ use dray_core::hash_tree::ContentHasher;
 use dray_core::limits::TREE_DELTAS_MAX;
 use dray_core::message::{Direct, Fault, Message, Part, Pull, Run, TreeDone};
 use dray_core::rights::Secret;
-use dray_core::tree::{ChunkHint, Finished, Record, cut_profile, decode_chunks, encode_chunks};
+use dray_core::tree::{Finished, Record, decode_chunks, encode_chunks};
 use dray_core::{Error, ErrorKind, NodeId, Result};
 use dray_engine::session::Owed;
 use dray_store::local::tree::{Landing, TreeWriter};
 use dray_transfer::tree::{RecordSink, SendError, TreeSource, take};
 
 use super::copies::{channels, keeping, recursive};
+use super::differences::chunks_of;
 use super::hostile::{Peer, directory, file};
 use super::sink::{Doors, Writing};
 use super::source::WalkSource;
@@ -113,12 +114,7 @@ impl Honest<'_> {
         };
         match run.cut {
             Some(average_bytes) => {
-                let mut chunks = Vec::new();
-                let mut push = |chunk: &[u8]| chunks.push(ChunkHint::of(chunk));
-                let mut chunker = cut_profile(average_bytes).unwrap().chunker();
-                chunker.push(bytes, &mut push);
-                chunker.finish(&mut push);
-                chunks.chunks(1024).for_each(|chunks| {
+                chunks_of(bytes, average_bytes).chunks(1024).for_each(|chunks| {
                     peer.records(request, &[Record::Chunks(&encode_chunks(chunks))]);
                 });
             }

@@ -5,22 +5,17 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::thread;
-use std::time::Duration;
 
-use dray_core::message::{Entries, Part, TreeDone};
-use dray_core::tree::{ChunkHint, Entry, Finished, Kind, Metadata, Name, Record, cut_profile, encode_chunks};
+use dray_core::message::{Part, TreeDone};
+use dray_core::tree::{ChunkHint, Finished, Record, encode_chunks};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::Owed;
-use dray_store::local::tree::{Changes, Landing, SyncOptions, TreeWriter};
-use dray_transfer::tree::{Batch, RecordSink, SendError, TreeFile, TreeSource, send, take};
+use dray_store::local::tree::{Changes, SyncOptions};
+use dray_transfer::tree::{RecordSink, SendError, TreeFile};
 
-use super::copies::{channels, keeping};
-use super::differences::noise;
-use super::sink::Writing;
+use super::differences::{chunks_of, noise, take_one};
 use crate::lock;
 
-const PATIENCE: Duration = Duration::from_secs(60);
 const MIB: usize = 1 << 20;
 
 /// A part of the file, and how it was cut: the average length, the chunks, and the hash of all of them.
@@ -44,11 +39,7 @@ impl Newer {
         let is_it = |told: &&Told| told.0 == part && told.1 == average;
         let known = told.iter().find(is_it).map(|(_, _, chunks, hash)| (chunks.clone(), *hash));
         known.unwrap_or_else(|| {
-            let mut chunks = Vec::new();
-            let mut chunker = cut_profile(average).unwrap().chunker();
-            let mut push = |chunk: &[u8]| chunks.push(ChunkHint::of(chunk));
-            chunker.push(self.range(part), &mut push);
-            chunker.finish(&mut push);
+            let chunks = chunks_of(self.range(part), average);
             let hash = *blake3::hash(self.range(part)).as_bytes();
             told.push((part, average, chunks.clone(), hash));
             (chunks, hash)
@@ -92,51 +83,11 @@ impl TreeFile for Newer {
     }
 }
 
-/// A directory with one such file in it.
-struct OneFile(Option<Arc<Newer>>);
-
-impl TreeSource for OneFile {
-    fn next_batch(&mut self) -> Option<Batch> {
-        let file = self.0.take()?;
-        let kind = Kind::Directory { entries: None };
-        let root = Entry { name: None, kind, metadata: Metadata::default() };
-        let kind = Kind::File { size_bytes: file.bytes.len() as u64, oid: None };
-        let metadata = Metadata { mode: 0o644, mtime_s: 5, ..Metadata::default() };
-        let entry = Entry { name: Some(Name::new(b"file").unwrap()), kind, metadata };
-        let items = vec![root.to_bytes().into(), entry.to_bytes().into(), Vec::new().into()];
-        Some(Batch {
-            entries: Some(Entries { items, owners: None, is_last: true, listed: None }),
-            count: 2,
-            files: vec![(1, file)],
-            failed: Vec::new(),
-            digests: None,
-        })
-    }
-
-    fn batches_ahead(&self) -> usize {
-        1
-    }
-}
-
 /// One run, with `--partial`.
 fn run(place: &Path, newer: &Arc<Newer>) -> Result<TreeDone> {
-    let (near, mut far) = channels(65_536);
-    thread::scope(|scope| {
-        scope.spawn(move || {
-            let mut source = OneFile(Some(newer.clone()));
-            let _ = send(Box::new(near), Vec::new(), &mut source, None, &mut |_| Ok(()), &|| PATIENCE);
-        });
-        let make = || {
-            let landing = Landing::resolve(place, &[b"tree".to_vec()], false)?;
-            let sync = SyncOptions { partial: true, ..SyncOptions::default() };
-            let changes = Changes { sync: Some(sync), ..Changes::default() };
-            let writer = TreeWriter::new(landing, keeping()).with_changes(changes);
-            Ok(Writing::new(writer, 1, false, &|_| {}).with_deltas(true))
-        };
-        let taken = take(&mut far, Vec::new(), make, None, &mut |_| Ok(()), PATIENCE);
-        drop(far);
-        taken
-    })
+    let sync = SyncOptions { partial: true, ..SyncOptions::default() };
+    let changes = Changes { sync: Some(sync), ..Changes::default() };
+    take_one(place, newer.bytes.len() as u64, newer.clone(), &changes)
 }
 
 /// What lies in the directory, and how much of the disk each takes.

@@ -278,24 +278,24 @@ fn run(task: Task, stops: &[&AtomicBool], step: &dyn Fn()) -> Result<Outcome> {
             Ok(Outcome::CutUnused { index })
         }
         Task::Compare { older, index, other, newer, pieces } => {
-            let mut found = Found::default();
-            for (start, pieces) in &pieces {
-                between()?;
-                index.compare(*start, pieces, &mut found);
-            }
-            for common in &found.common {
-                copy(&older.file, &newer, common, &mut between)?;
-            }
-            if let Some((other, index)) = other {
-                let mut more = Found::default();
+            let mut bring = |from: &OlderFile, find: &dyn Fn(u64, &[Cut], &mut Found)| {
+                let mut found = Found::default();
                 for (start, pieces) in &pieces {
                     between()?;
-                    index.compare_missing(*start, pieces, &found.missing, &mut more);
+                    find(*start, pieces, &mut found);
                 }
-                for common in &more.common {
-                    copy(&other.file, &newer, common, &mut between)?;
+                for common in &found.common {
+                    copy(&from.file, &newer, common, &mut between)?;
                 }
-                found.missing = more.missing;
+                Ok(found)
+            };
+            let mut found = bring(&older, &|start, pieces, found| index.compare(start, pieces, found))?;
+            if let Some((other, index)) = other {
+                let missing = std::mem::take(&mut found.missing);
+                found.missing = bring(&other, &|start, pieces, found| {
+                    index.compare_missing(start, pieces, &missing, found);
+                })?
+                .missing;
             }
             Ok(Outcome::Compared(found))
         }
