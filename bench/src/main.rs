@@ -23,6 +23,7 @@ mod worker;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitCode};
+use std::sync::Mutex;
 
 use bench::Bench;
 use dray_lab::Turn;
@@ -67,10 +68,49 @@ fn start(words: &[String]) -> Result<ExitCode, String> {
     dray_lab::Lab::available()?;
     require_usual_scheduling()?;
     let program = std::env::current_exe().map_err(|error| format!("find this program: {error}"))?;
+    if options.is_smoke && options.rows.is_empty() {
+        return smoke_all(&program, words);
+    }
     let mut again = Command::new("unshare");
     again.args(["--mount", "--propagation", "private"]).arg(program).arg(OWN_MOUNTS).args(words);
     let status = again.status().map_err(|error| format!("start unshare: {error}"))?;
     Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
+}
+
+/// Smoke runs of all rows, each in a program of its own, some at a time: they measure nothing that others could disturb, and mostly wait.
+fn smoke_all(program: &Path, words: &[String]) -> Result<ExitCode, String> {
+    const ON_EACH_CORE: usize = 2;
+    let jobs = ON_EACH_CORE * std::thread::available_parallelism().map_or(1, usize::from);
+    let rows = Mutex::new(rows::ALL.iter());
+    let next = || rows.lock().map_or(None, |mut rows| rows.next());
+    let work = || -> Result<Vec<&str>, String> {
+        let mut failed = Vec::new();
+        while let Some(row) = next() {
+            let output = Command::new(program).args(words).arg(row.name).output();
+            let output = output.map_err(|error| format!("start row {}: {error}", row.name))?;
+            // In one piece: others end at the same time.
+            say(&[output.stdout, output.stderr]
+                .map(|said| String::from_utf8_lossy(&said).into_owned())
+                .concat())?;
+            if !output.status.success() {
+                failed.push(row.name);
+            }
+        }
+        Ok(failed)
+    };
+    let failed = std::thread::scope(|scope| {
+        let jobs: Vec<_> = (0..jobs).map(|_| scope.spawn(work)).collect();
+        let ended = jobs.into_iter().map(|job| job.join().unwrap_or_else(|_| Err("a job has failed".into())));
+        ended.collect::<Result<Vec<_>, String>>()
+    })?;
+    let failed = failed.concat();
+    say(&format!(
+        "{} rows, {} failed{}\n",
+        rows::ALL.len(),
+        failed.len(),
+        failed.iter().map(|row| format!(" {row}")).collect::<String>()
+    ))?;
+    Ok(if failed.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 fn run(words: &[String]) -> Result<ExitCode, String> {
@@ -87,7 +127,7 @@ fn run(words: &[String]) -> Result<ExitCode, String> {
         absolute.push((name, path));
     }
     let tools = Tools::prepare(options.installs && !options.is_smoke);
-    let _machine = lock_machine()?;
+    let _machine = lock_machine(!options.is_smoke)?;
     let site = Site::new(options.folder.as_deref())?;
     let folder = if options.is_smoke { site.root.join("results") } else { root.join("bench/results") };
     let setting = Setting {
@@ -125,9 +165,9 @@ fn run(words: &[String]) -> Result<ExitCode, String> {
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The turn of what measures, as the calibrations of the lab take it: none of them runs beside another, nor beside a test that needs a lab.
-fn lock_machine() -> Result<Turn, String> {
-    Turn::take(true).map_err(|error| format!("lock dray-e2e.lock among temporary files: {error}"))
+/// The turn of what measures, which is `alone` as calibrations of the lab are: none of them runs beside another, nor beside a test that needs a lab.
+fn lock_machine(alone: bool) -> Result<Turn, String> {
+    Turn::take(alone).map_err(|error| format!("lock dray-e2e.lock among temporary files: {error}"))
 }
 
 /// Who runs before all others also runs before the lab, and what is measured is not what users have.

@@ -86,7 +86,8 @@ impl Ground<'_> {
         self.serve_at("far", argv, allows_clear)
     }
 
-    fn serve_at(&self, end: &str, argv: &[String], allows_clear: bool) -> Result<Serving, String> {
+    /// The same at either end.
+    pub(crate) fn serve_at(&self, end: &str, argv: &[String], allows_clear: bool) -> Result<Serving, String> {
         let (host, cgroup) = match end {
             "near" => (&self.pair.near, &self.pair.near_cgroup),
             _ => (&self.pair.far, &self.pair.far_cgroup),

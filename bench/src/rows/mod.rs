@@ -3,6 +3,7 @@
 mod faults;
 mod holes;
 mod home;
+mod indexed;
 mod receiver;
 mod roofline;
 mod slow_disk;
@@ -62,6 +63,7 @@ pub(crate) const ALL: &[BenchRow] = &[
     update::ROW,
     receiver::ROW,
     slow_disk::ROW,
+    indexed::ROW,
     home::ROW,
     faults::FROZEN,
     faults::KILLED,

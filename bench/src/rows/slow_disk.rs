@@ -36,26 +36,19 @@ pub(super) const ROW: BenchRow = BenchRow {
     run: measure,
 };
 
-const STATES: [State; 3] = [State::Empty, State::Similar99, State::Sibling];
+/// `Useless` shows what files cost that nobody reads: what is written has to go around them.
+const STATES: [State; 4] = [State::Empty, State::Useless, State::Similar99, State::Sibling];
+/// Where others begin to write midway.
+const LOADED_STATES: [State; 3] = [State::Empty, State::Similar99, State::Sibling];
 /// Those beside which others write all the time.
 const LEVEL_STATES: [State; 2] = [State::Empty, State::Similar99];
 
 const BRINGERS: [Bringer; 4] = [SEARCHING, NO_PRESSURE, WITHOUT, RSYNC];
 
 fn measure(bench: &mut Bench) -> Result<(), String> {
-    let dir = bench.site.root.join("far/disk");
-    let home = bench.site.root.join("far/home/slow");
     for bytes in bench.sizes(&[256 * MIB]) {
-        std::fs::create_dir_all(&dir).map_err(|error| format!("make {}: {error}", dir.display()))?;
-        // Before the hosts: what is mounted later they do not see.
-        let size = (bytes * ROOM).clamp(64 * MIB, 64 * GIB);
-        let disk = match SlowDisk::new(&dir, &home, size, SPEED) {
-            Ok(disk) => disk,
-            Err(why) => {
-                let place = Place { row: "P10", cell: "slow disk", link: "lan" };
-                return bench.miss(&place, "all", "all", &format!("no slow disk: {why}"));
-            }
-        };
+        let place = Place { row: "P10", cell: "slow disk", link: "lan" };
+        let Some((disk, home)) = slow_disk(bench, "far", bytes * ROOM, &place)? else { return Ok(()) };
         let source = source(bench, bytes)?;
         for (link, load) in [("lan", false), ("100M/4ms", true)] {
             for between in bench.links(&[link])? {
@@ -70,8 +63,9 @@ fn measure(bench: &mut Bench) -> Result<(), String> {
                         bring(bench, &pair, all, &task, &mut load)
                     })
                 };
-                let loaded = if after.is_some() { ", load midway" } else { "" };
-                measure(&STATES, loaded, &BRINGERS, Load::new(&disk, after, LOADERS))?;
+                let (states, loaded) =
+                    if after.is_some() { (&LOADED_STATES[..], ", load midway") } else { (&STATES[..], "") };
+                measure(states, loaded, &BRINGERS, Load::new(&disk, after, LOADERS))?;
                 for count in LEVELS.into_iter().filter(|_| after.is_some()) {
                     let load = Load::new(&disk, Some(Duration::ZERO), count);
                     measure(&LEVEL_STATES, &format!(", {count} beside"), &[SEARCHING, RSYNC], load)?;
@@ -86,6 +80,25 @@ fn measure(bench: &mut Bench) -> Result<(), String> {
         site::remove(&home.join("project"));
     }
     bench.site.forget()
+}
+
+/// A slow disk of so many bytes in the home of `end`, and where. Where there can be none, `place` says so. Made before the hosts: what is mounted later they do not see.
+pub(super) fn slow_disk(
+    bench: &mut Bench,
+    end: &str,
+    bytes: u64,
+    place: &Place<'_>,
+) -> Result<Option<(SlowDisk, PathBuf)>, String> {
+    let dir = bench.site.root.join(end).join("disk");
+    std::fs::create_dir_all(&dir).map_err(|error| format!("make {}: {error}", dir.display()))?;
+    let home = bench.site.root.join(end).join("home/slow");
+    match SlowDisk::new(&dir, &home, bytes.clamp(64 * MIB, 64 * GIB), SPEED) {
+        Ok(disk) => Ok(Some((disk, home))),
+        Err(why) => {
+            bench.miss(place, "all", "all", &format!("no slow disk: {why}"))?;
+            Ok(None)
+        }
+    }
 }
 
 fn load_after(between: Between, bytes: u64) -> Option<Duration> {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use dray_core::limits::{GROUP_BYTES, UNIT_BYTES};
 use dray_core::{Error, ErrorKind, Result};
 
-use super::search::{FIRST_GROUPS, MEASURED_BYTES, START_ROUND_TRIPS, VERY_SLOW, rate};
+use super::search::{FIRST_GROUPS, MEASURED_BYTES, VERY_SLOW, first_rate, rate};
 use super::{Plan, Transfer};
 use crate::search::{busy, waits_for_disk};
 
@@ -304,10 +304,9 @@ fn verdict(disk: u64, look: Look, earlier: Look, round_trip: Duration, before: u
             _ => Verdict::Disk,
         };
     }
-    let trips = if bytes < MEASURED_BYTES / 2 { START_ROUND_TRIPS } else { 1 };
-    let network = rate(bytes, took.saturating_sub(round_trip * trips).max(took / 4));
+    let (network, start) = first_rate(bytes, took, round_trip);
     let slower = match () {
-        () if bytes <= FIRST_GROUPS * GROUP_BYTES || round_trip * trips > took / 2 => VERY_SLOW,
+        () if bytes <= FIRST_GROUPS * GROUP_BYTES || start > took / 2 => VERY_SLOW,
         () if took < LASTING => SLOWER,
         () => LASTING_SLOWER,
     };

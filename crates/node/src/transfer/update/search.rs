@@ -34,7 +34,7 @@ const LASTING: Duration = Duration::from_millis(200);
 /// How soon it is looked whether they have come.
 pub(super) const MEASURING_INTERVAL: Duration = Duration::from_millis(1);
 /// Round trips that a connection takes for them, however much it carries after.
-pub(super) const START_ROUND_TRIPS: u32 = 5;
+const START_ROUND_TRIPS: u32 = 5;
 
 /// Searches under way in this process: a disk that hangs holds its thread, which nobody waits for.
 const SEARCHING_MAX: usize = 64;
@@ -135,15 +135,21 @@ pub(super) fn rate(bytes: u64, took: Duration) -> u64 {
     (bytes as f64 / took.as_secs_f64().max(1e-6)) as u64
 }
 
-/// True if the network may be kept waiting for the disk. In the time that the first groups took, round trips are left out of account, for the
-/// most part: what a connection carries later, it does not in its beginning.
-fn is_slow(pace: Pace, bytes: u64, took: Duration, round_trip: Duration) -> bool {
+/// Bytes a second that a network brought which has just begun, and the time of round trips that is left out of account, for the most part: what a connection
+/// carries later, it does not in its beginning.
+pub(super) fn first_rate(bytes: u64, took: Duration, round_trip: Duration) -> (u64, Duration) {
     let trips = if bytes < MEASURED_BYTES / 2 { START_ROUND_TRIPS } else { 1 };
+    let start = round_trip * trips;
+    (rate(bytes, took.saturating_sub(start).max(took / 4)), start)
+}
+
+/// True if the network may be kept waiting for the disk.
+fn is_slow(pace: Pace, bytes: u64, took: Duration, round_trip: Duration) -> bool {
     let below = match bytes > FIRST_GROUPS * GROUP_BYTES {
         true => pace.held_back_below_bytes_per_s,
         false => pace.held_back_below_bytes_per_s / VERY_SLOW,
     };
-    rate(bytes, took.saturating_sub(round_trip * trips).max(took / 4)) < below
+    first_rate(bytes, took, round_trip).0 < below
 }
 
 /// The search of one update.
