@@ -114,8 +114,9 @@ impl Bench {
         self.options.only.is_empty() || self.options.only.iter().any(|only| name.starts_with(only.as_str()))
     }
 
-    /// Whether the user wants a cell of this name.
+    /// Whether the user wants a cell of this name, of which a list leaves commas out.
     pub(crate) fn wants_cell(&self, name: &str) -> bool {
+        let name = name.replace(',', "");
         self.options.cells.is_empty() || self.options.cells.iter().any(|cell| name.starts_with(cell.as_str()))
     }
 

@@ -246,6 +246,12 @@ impl Serving {
         self.child.id()
     }
 
+    /// Waits until it ends by itself, which is success or not.
+    pub(crate) fn wait(mut self) -> Result<(), String> {
+        let status = self.child.wait().map_err(|error| format!("wait: {error}"))?;
+        if status.success() { Ok(()) } else { Err(format!("{status} after {:?}", self.ticket)) }
+    }
+
     /// Ends it.
     pub(crate) fn end(mut self) {
         let _ = self.child.kill();

@@ -15,7 +15,7 @@ docs/performance.md. Without a ROW: all of them, which takes hours.
   --files A,B        numbers of files in trees instead of the row's own; none for no trees
   --links A,B        links instead of the row's own: unshaped, RATE/ROUND-TRIP[/LOSS%] or a name of the network lab
   --only A,B         only contenders whose name begins so, for example dray-cp-push,rsync-ssh
-  --cells A,B        only cells whose name begins so, for example Similar-99,Sibling
+  --cells A,B        only cells whose name begins so, its commas left out, for example Similar-99,'Empty load midway'
   --dray NAME=PATH   time this build instead of one made now; several may be given, and each is a contender
   --dir DIR          files on the file system of DIR instead of a tmpfs
   --fsync            every contender makes its files durable before it ends; those that cannot are left out

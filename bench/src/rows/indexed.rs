@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use super::slow_disk::slow_disk;
-use super::{BenchRow, MIB};
+use super::{BenchRow, GIB, MIB};
 use crate::bench::Bench;
 use crate::contenders::Job;
 use crate::measure::Ground;
@@ -19,10 +19,11 @@ use crate::turns::{Entrant, Place, Turn};
 const SIZES: [u64; 4] = [10 * MIB, 50 * MIB, 100 * MIB, 1024 * MIB];
 /// Slower than any disk, so that what the disk has comes from the disk.
 const LINK: &str = "10M/40ms";
-/// The disk holds the file, what comes, and a file system.
+/// The disk holds the file, what comes, and a file system; and an index leaves much of it free.
 const ROOM: u64 = 3;
+const FREE_BYTES: u64 = 4 * GIB;
 /// How long a daemon may take to read a file for its index.
-const INDEX_PATIENCE: Duration = Duration::from_secs(300);
+const INDEX_PATIENCE: Duration = Duration::from_secs(120);
 const INDEX_PERIOD: Duration = Duration::from_millis(50);
 
 pub(super) const ROW: BenchRow = BenchRow {
@@ -77,7 +78,9 @@ fn measure(bench: &mut Bench) -> Result<(), String> {
     let sizes = if bench.options.is_smoke { vec![8 * MIB] } else { bench.sizes(&SIZES) };
     for bytes in sizes {
         let place = Place { row: "R15", cell: "slow disk", link };
-        let Some((disk, home)) = slow_disk(bench, "near", bytes * ROOM, &place)? else { return Ok(()) };
+        let Some((disk, home)) = slow_disk(bench, "near", bytes * ROOM + FREE_BYTES, &place)? else {
+            return Ok(());
+        };
         let source = super::receiver::source(bench, bytes)?;
         let kept = home.join("kept");
         std::fs::copy(&source, &kept).map_err(|error| format!("make {}: {error}", kept.display()))?;
@@ -112,10 +115,17 @@ fn one(
     let to = home.join("got");
     site::remove(&to);
     bench.site.write("etc/default.toml", "index = true\n")?;
+    // An index in memory, as tmpfs is, would not be filled.
+    let (data, on_disk) = (bench.site.root.join("near/data"), home.join("data"));
+    site::remove(&on_disk);
+    let moved = std::fs::create_dir(&on_disk)
+        .and_then(|()| std::fs::remove_dir(&data))
+        .and_then(|()| std::os::unix::fs::symlink(&on_disk, &data));
+    moved.map_err(|error| format!("keep {} on the disk: {error}", data.display()))?;
     let ground = bench.ground(pair);
     let run = (|| {
         let _daemon = ground.serve_at("near", &words(&["dray", "serve", "--json"]), false)?;
-        ground.serve_at("near", &words(&["dray", "put", &text(&home.join("kept"))]), false)?.end();
+        ground.serve_at("near", &words(&["dray", "put", &text(&home.join("kept"))]), false)?.wait()?;
         await_index(&ground)?;
         let holder = ground.serve(&words(&["dray", "put", &text(source)]), false)?;
         cool()?;
@@ -128,6 +138,8 @@ fn one(
         Ok::<_, String>((run, Job { argv, ..Job::default() }))
     })();
     pair.end_leftovers();
+    // It is a directory again in the next turn.
+    std::fs::remove_file(&data).map_err(|error| format!("remove {}: {error}", data.display()))?;
     let (mut run, job) = run?;
     run.check_arrived(|| site::is_same(source, &to));
     let bytes = source.metadata().map_err(|error| format!("{}: {error}", source.display()))?.len();
@@ -141,9 +153,10 @@ fn await_index(ground: &Ground<'_>) -> Result<(), String> {
     let begun = Instant::now();
     while begun.elapsed() < INDEX_PATIENCE {
         let status = ground.serve_at("near", &["dray", "status", "--json"].map(str::to_owned), false)?;
-        let told: serde_json::Value = serde_json::from_str(&status.ticket)
-            .map_err(|error| format!("dray status says {:?}: {error}", status.ticket))?;
-        status.end();
+        let line = status.ticket.clone();
+        status.wait()?;
+        let told: serde_json::Value =
+            serde_json::from_str(&line).map_err(|error| format!("dray status says {line:?}: {error}"))?;
         if told["index"]["files"].as_u64().is_some_and(|files| files > 0) {
             return Ok(());
         }
