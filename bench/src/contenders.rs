@@ -417,10 +417,15 @@ pub(crate) fn shown(contender: &Contender, job: &Job, task: &Task, site: &Site, 
     }
 }
 
+/// A command in one line, as a shell takes it; no word here has a quote.
+pub(crate) fn joined(words: &[String]) -> String {
+    let quoted = |word: &String| if word.contains(' ') { format!("'{word}'") } else { word.clone() };
+    words.iter().map(quoted).collect::<Vec<_>>().join(" ")
+}
+
 /// A command with folders and addresses of the test made readable; `…` stands for the ssh options.
 pub(crate) fn readable(argv: &[String], site: &Site, pair: &Pair) -> String {
-    let quoted = |word: &String| if word.contains(' ') { format!("'{word}'") } else { word.clone() };
-    let text = argv.iter().map(quoted).collect::<Vec<_>>().join(" ");
+    let text = joined(argv);
     let options = ssh_options(site).join(" ");
     let text = text.replace(&options, "…").replace(&format!("{}/", site.root.display()), "");
     let text = text.replace(&pair.far_ip.to_string(), "FAR");

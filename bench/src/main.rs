@@ -77,7 +77,7 @@ fn start(words: &[String]) -> Result<ExitCode, String> {
     Ok(ExitCode::from(status.code().and_then(|code| u8::try_from(code).ok()).unwrap_or(1)))
 }
 
-/// Smoke runs of all rows, each in a program of its own, some at a time: they measure nothing that others could disturb, and mostly wait.
+/// Smoke runs of all rows, each in a program of its own, some at a time: they measure nothing that others could disturb, and mostly wait. What each says comes when it ends.
 fn smoke_all(program: &Path, words: &[String]) -> Result<ExitCode, String> {
     const ON_EACH_CORE: usize = 2;
     let jobs = ON_EACH_CORE * std::thread::available_parallelism().map_or(1, usize::from);
@@ -86,6 +86,7 @@ fn smoke_all(program: &Path, words: &[String]) -> Result<ExitCode, String> {
     let work = || -> Result<Vec<&str>, String> {
         let mut failed = Vec::new();
         while let Some(row) = next() {
+            say(&format!("row {} begins\n", row.name))?;
             let output = Command::new(program).args(words).arg(row.name).output();
             let output = output.map_err(|error| format!("start row {}: {error}", row.name))?;
             // In one piece: others end at the same time.
@@ -165,7 +166,7 @@ fn run(words: &[String]) -> Result<ExitCode, String> {
     Ok(if failures.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// The turn of what measures, which is `alone` as calibrations of the lab are: none of them runs beside another, nor beside a test that needs a lab.
+/// The turn of what measures, which is `alone` as calibrations of the lab are: none of them runs beside another, nor beside a test that needs a lab. What only tries rows shares it.
 fn lock_machine(alone: bool) -> Result<Turn, String> {
     Turn::take(alone).map_err(|error| format!("lock dray-e2e.lock among temporary files: {error}"))
 }

@@ -246,10 +246,19 @@ impl Serving {
         self.child.id()
     }
 
-    /// Waits until it ends by itself, which is success or not.
-    pub(crate) fn wait(mut self) -> Result<(), String> {
-        let status = self.child.wait().map_err(|error| format!("wait: {error}"))?;
-        if status.success() { Ok(()) } else { Err(format!("{status} after {:?}", self.ticket)) }
+    /// Waits until it ends by itself, with success.
+    pub(crate) fn wait(mut self, patience: Duration) -> Result<(), String> {
+        let begun = Instant::now();
+        while begun.elapsed() < patience {
+            match self.child.try_wait().map_err(|error| format!("wait: {error}"))? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => return Err(format!("{status} after {:?}", self.ticket)),
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+        let why = format!("not done {} s after {:?}", patience.as_secs(), self.ticket);
+        self.end();
+        Err(why)
     }
 
     /// Ends it.

@@ -93,7 +93,7 @@ fn facts(site: &Site, tools: &Tools, setting: &Setting<'_>) -> Value {
         "dray": builds,
         "versions": tools.versions(),
         "note": setting.note,
-        "words": setting.words.join(" "),
+        "words": crate::contenders::joined(setting.words),
     })
 }
 

@@ -1,17 +1,21 @@
 //! R15: a file that the receiver's chunk index knows under another name, on a disk with a head: read chunk by chunk where the index says that each lies, or from end to
 //! end.
 
-use std::path::Path;
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use super::slow_disk::slow_disk;
+use dray_lab::disk::SlowDisk;
+
+use super::slow_disk::{SPEED, slow_disk};
 use super::{BenchRow, GIB, MIB};
 use crate::bench::Bench;
 use crate::contenders::Job;
-use crate::measure::Ground;
+use crate::measure::{Ground, Run, Serving};
 use crate::page::amount;
 use crate::pair::Pair;
-use crate::site;
+use crate::site::{self, Random};
 use crate::tools::Tool;
 use crate::turns::{Entrant, Place, Turn};
 
@@ -25,6 +29,7 @@ const FREE_BYTES: u64 = 4 * GIB;
 /// How long a daemon may take to read a file for its index.
 const INDEX_PATIENCE: Duration = Duration::from_secs(120);
 const INDEX_PERIOD: Duration = Duration::from_millis(50);
+const INDEX_REST: Duration = Duration::from_secs(1);
 
 pub(super) const ROW: BenchRow = BenchRow {
     name: "R15",
@@ -47,11 +52,7 @@ const READERS: [Reader; 2] = [
         title: "dray get --search, index = true: from end to end",
         searches: true,
     },
-    Reader {
-        label: "dray-index-pull",
-        title: "dray get, index = true: chunk by chunk (the paper's naive)",
-        searches: false,
-    },
+    Reader { label: "dray-index-pull", title: "dray get, index = true: chunk by chunk", searches: false },
 ];
 
 impl Entrant for Reader {
@@ -82,17 +83,14 @@ fn measure(bench: &mut Bench) -> Result<(), String> {
             return Ok(());
         };
         let source = super::receiver::source(bench, bytes)?;
-        let kept = home.join("kept");
-        std::fs::copy(&source, &kept).map_err(|error| format!("make {}: {error}", kept.display()))?;
+        let ends = Ends { source: &source, home: &home, disk: &disk };
+        ends.keep(bench.options.seed).map_err(|error| format!("make {}: {error}", ends.kept().display()))?;
         for between in bench.links(&[link])? {
             let pair = bench.pair(between)?;
             let cell = amount(bytes as f64);
             let place = Place { row: "R15", cell: &cell, link: between.name() };
             bench.rounds(1, bench.pairs(), |bench, round| {
-                bench.in_turn(&place, &READERS, round, |bench, turn| {
-                    let cool = || disk.cool(&home).map_err(|error| format!("let the disk cool: {error}"));
-                    one(bench, &pair, &place, &source, &home, turn, &cool)
-                })
+                bench.in_turn(&place, &READERS, round, |bench, turn| one(bench, &pair, &place, &ends, turn))
             })?;
         }
         site::remove(&source);
@@ -101,66 +99,106 @@ fn measure(bench: &mut Bench) -> Result<(), String> {
     bench.site.forget()
 }
 
+/// What comes, and what is there.
+#[derive(Clone, Copy, Debug)]
+struct Ends<'a> {
+    source: &'a Path,
+    home: &'a Path,
+    disk: &'a SlowDisk,
+}
+
+impl Ends<'_> {
+    /// The file that the index knows: below the destination's directory.
+    fn kept(&self) -> PathBuf {
+        self.home.join("mine/kept")
+    }
+
+    /// Makes it: what comes, and an eighth more. The very object would be at hand without an index; and a file of that name and size is not like what comes, so that a
+    /// search alone leaves it.
+    fn keep(&self, seed: u64) -> io::Result<()> {
+        let (kept, more) = (self.kept(), self.home.join("more"));
+        std::fs::create_dir_all(self.home.join("mine"))?;
+        let bytes = std::fs::copy(self.source, &kept)?;
+        Random::new(seed, "more").write_file(&more, bytes / 8)?;
+        io::copy(&mut File::open(&more)?, &mut File::options().append(true).open(kept)?)?;
+        std::fs::remove_file(more)
+    }
+}
+
 fn one(
     bench: &mut Bench,
     pair: &Pair,
     place: &Place<'_>,
-    source: &Path,
-    home: &Path,
+    ends: &Ends<'_>,
     turn: &Turn<Reader>,
-    cool: &dyn Fn() -> Result<(), String>,
 ) -> Result<(), String> {
-    let text = |path: &Path| path.to_string_lossy().into_owned();
-    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
-    let to = home.join("got");
+    let to = ends.home.join("got");
     site::remove(&to);
     bench.site.write("etc/default.toml", "index = true\n")?;
     // An index in memory, as tmpfs is, would not be filled.
-    let (data, on_disk) = (bench.site.root.join("near/data"), home.join("data"));
+    let (data, on_disk) = (bench.site.root.join("near/data"), ends.home.join("data"));
     site::remove(&on_disk);
     let moved = std::fs::create_dir(&on_disk)
         .and_then(|()| std::fs::remove_dir(&data))
         .and_then(|()| std::os::unix::fs::symlink(&on_disk, &data));
     moved.map_err(|error| format!("keep {} on the disk: {error}", data.display()))?;
     let ground = bench.ground(pair);
-    let run = (|| {
-        let _daemon = ground.serve_at("near", &words(&["dray", "serve", "--json"]), false)?;
-        ground.serve_at("near", &words(&["dray", "put", &text(&home.join("kept"))]), false)?.wait()?;
-        await_index(&ground)?;
-        let holder = ground.serve(&words(&["dray", "put", &text(source)]), false)?;
-        cool()?;
-        let mut argv = words(&["dray", "get", &holder.ticket, "-o", &text(&to)]);
-        if turn.who.searches {
-            argv.splice(2..2, words(&["--search", &text(home)]));
-        }
-        let run = ground.run_near(&argv, false, turn.round == 1, None)?;
-        argv.iter_mut().filter(|word| **word == holder.ticket).for_each(|word| "TICKET".clone_into(word));
-        Ok::<_, String>((run, Job { argv, ..Job::default() }))
-    })();
+    let (mut servers, mut argv) = (Vec::new(), Vec::new());
+    let run = read(&ground, ends, &to, turn, &mut servers, &mut argv);
     pair.end_leftovers();
+    servers.into_iter().for_each(Serving::end);
     // It is a directory again in the next turn.
     std::fs::remove_file(&data).map_err(|error| format!("remove {}: {error}", data.display()))?;
-    let (mut run, job) = run?;
-    run.check_arrived(|| site::is_same(source, &to));
-    let bytes = source.metadata().map_err(|error| format!("{}: {error}", source.display()))?.len();
+    let mut run = run.unwrap_or_else(|why| Run { status: why, exit_code: -1, ..Run::default() });
+    run.check_arrived(|| site::is_same(ends.source, &to));
+    let bytes = ends.source.metadata().map_err(|error| format!("{}: {error}", ends.source.display()))?.len();
     let figures = vec![("MB on the wire, both ways", (run.wire.received + run.wire.sent) as f64 / 1e6)];
-    let command = bench.readable(&job, pair);
+    let command = bench.readable(&Job { argv, ..Job::default() }, pair);
     bench.tell(place, &run, turn.told(Some(bytes), figures, command))
 }
 
-/// Until the near daemon's index knows a file.
-fn await_index(ground: &Ground<'_>) -> Result<(), String> {
+/// A daemon whose index knows what is kept, and then the command with the clock on.
+fn read(
+    ground: &Ground<'_>,
+    ends: &Ends<'_>,
+    to: &Path,
+    turn: &Turn<Reader>,
+    servers: &mut Vec<Serving>,
+    argv: &mut Vec<String>,
+) -> Result<Run, String> {
+    let text = |path: &Path| path.to_string_lossy().into_owned();
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    servers.push(ground.serve_at("near", &words(&["dray", "serve", "--json"]), false)?);
+    let put = ground.serve_at("near", &words(&["dray", "put", &text(&ends.kept())]), false)?;
+    put.wait(ground.patience)?;
+    await_index(ground, ends.source.metadata().map_or(0, |metadata| metadata.len()))?;
+    let holder = ground.serve(&words(&["dray", "put", &text(ends.source)]), false)?;
+    let ticket = holder.ticket.clone();
+    servers.push(holder);
+    ends.disk.cool(&ends.home.join("mine")).map_err(|error| format!("let the disk cool: {error}"))?;
+    *argv = words(&["dray", "get", &ticket, "-o", &text(to)]);
+    if turn.who.searches {
+        argv.splice(2..2, words(&["--search", &text(ends.home)]));
+    }
+    ground.run_near(argv, false, turn.round == 1, None)
+}
+
+/// Until the near daemon's index knows a file of `bytes`, and some more, as it writes that down afterwards.
+fn await_index(ground: &Ground<'_>, bytes: u64) -> Result<(), String> {
+    // It rests ten times as long as it reads.
+    let patience = INDEX_PATIENCE.max(Duration::from_secs(15 * bytes / SPEED.bytes_per_s));
     let begun = Instant::now();
-    while begun.elapsed() < INDEX_PATIENCE {
+    while begun.elapsed() < patience {
         let status = ground.serve_at("near", &["dray", "status", "--json"].map(str::to_owned), false)?;
         let line = status.ticket.clone();
-        status.wait()?;
+        status.wait(ground.patience)?;
         let told: serde_json::Value =
             serde_json::from_str(&line).map_err(|error| format!("dray status says {line:?}: {error}"))?;
         if told["index"]["files"].as_u64().is_some_and(|files| files > 0) {
+            std::thread::sleep(INDEX_REST);
             return Ok(());
         }
         std::thread::sleep(INDEX_PERIOD);
     }
-    Err(format!("the index knows no file after {} s", INDEX_PATIENCE.as_secs()))
+    Err(format!("the index knows no file after {} s", patience.as_secs()))
 }

@@ -19,7 +19,7 @@ use crate::site;
 use crate::turns::Place;
 
 /// That of the paper: 70 MB/s, reading and writing together; and what a jump takes on a disk of 10,000 turns a minute.
-const SPEED: Speed = Speed { bytes_per_s: 70_000_000, seek: Duration::from_millis(8) };
+pub(super) const SPEED: Speed = Speed { bytes_per_s: 70_000_000, seek: Duration::from_millis(8) };
 /// The disk is so much larger than what comes.
 const ROOM: u64 = 6;
 /// When others begin to write, in shares of the time that the file needs on the line: after 20 of 86 s in the paper.

@@ -326,7 +326,12 @@ impl Deltas {
         }
         (self.held, delta.held, delta.is_other) = (held_by_all, held, false);
         let other = std::mem::replace(&mut delta.older, older.clone());
+        // What is found from here on says nothing of a sibling, for which others may wait.
+        let sibling = std::mem::take(&mut delta.is_sibling).then(|| other.clone());
         delta.other = index.take().map(|index| (other, index));
+        if let Some(sibling) = sibling {
+            self.sibling_had(&sibling, 0);
+        }
         Some(Task::Cut { older, average_bytes })
     }
 

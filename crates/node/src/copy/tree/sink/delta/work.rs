@@ -278,25 +278,24 @@ fn run(task: Task, stops: &[&AtomicBool], step: &dyn Fn()) -> Result<Outcome> {
             Ok(Outcome::CutUnused { index })
         }
         Task::Compare { older, index, other, newer, pieces } => {
-            let mut bring = |from: &OlderFile, find: &dyn Fn(u64, &[Cut], &mut Found)| {
-                let mut found = Found::default();
-                for (start, pieces) in &pieces {
-                    between()?;
-                    find(*start, pieces, &mut found);
-                }
-                for common in &found.common {
-                    copy(&from.file, &newer, common, &mut between)?;
-                }
-                Ok(found)
-            };
-            let mut found = bring(&older, &|start, pieces, found| index.compare(start, pieces, found))?;
+            let mut found = find(&pieces, &mut between, &|start, pieces, found| {
+                index.compare(start, pieces, found);
+            })?;
             if let Some((other, index)) = other {
-                let missing = std::mem::take(&mut found.missing);
-                found.missing = bring(&other, &|start, pieces, found| {
-                    index.compare_missing(start, pieces, &missing, found);
-                })?
-                .missing;
+                let rest = find(&pieces, &mut between, &|start, pieces, rest| {
+                    index.compare_missing(start, pieces, &found.missing, rest);
+                })?;
+                // What the other one alone has goes first. It may be what an earlier run left; if this run is cut off, too, the larger one of both is kept.
+                match copy_each(&other, &newer, &rest.common, &mut between) {
+                    Ok(()) => found.missing = rest.missing,
+                    Err(error) if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Interrupted) => {
+                        return Err(error);
+                    }
+                    // It cannot be read to its end: what it had comes.
+                    Err(_) => {}
+                }
             }
+            copy_each(&older, &newer, &found.common, &mut between)?;
             Ok(Outcome::Compared(found))
         }
         Task::Look { older, newer, newer_bytes, mut look } => {
@@ -314,6 +313,29 @@ fn run(task: Task, stops: &[&AtomicBool], step: &dyn Fn()) -> Result<Outcome> {
             Ok(Outcome::Proven(hash))
         }
     }
+}
+
+/// What `compare` finds of each of `pieces`.
+fn find(
+    pieces: &[(u64, Vec<Cut>)],
+    between: &mut dyn FnMut() -> Result<()>,
+    compare: &dyn Fn(u64, &[Cut], &mut Found),
+) -> Result<Found> {
+    let mut found = Found::default();
+    for (start, pieces) in pieces {
+        between()?;
+        compare(*start, pieces, &mut found);
+    }
+    Ok(found)
+}
+
+fn copy_each(
+    from: &OlderFile,
+    newer: &File,
+    parts: &[Common],
+    between: &mut dyn FnMut() -> Result<()>,
+) -> Result<()> {
+    parts.iter().try_for_each(|common| copy(&from.file, newer, common, between))
 }
 
 /// Where an ELF file says what it is for, and what x86-64 is there.
@@ -470,6 +492,63 @@ mod tests {
             let error = run(task(), &stops, &|| {}).map(|_| ()).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Interrupted);
         }
+    }
+
+    /// A file of `bytes`, and what it is cut into.
+    fn cut_file(bytes: &[u8]) -> (Arc<OlderFile>, Index, Vec<Cut>) {
+        let file = tempfile::tempfile().unwrap();
+        file.write_all_at(bytes, 0).unwrap();
+        let older = Arc::new(OlderFile::new(file).unwrap());
+        let (mut index, mut pieces) = (Index::default(), Vec::new());
+        cut(&older, 0..older.size_bytes, 4096, &mut index, &mut || Ok(())).unwrap();
+        let profile = cut_profile(4096).unwrap();
+        let mut take = |piece| -> Result<()> {
+            pieces.push(piece);
+            Ok(())
+        };
+        cut_content(&older.file, 0..older.size_bytes, false, profile, &mut || Ok(()), &mut take).unwrap();
+        (older, index, pieces)
+    }
+
+    /// S15: what came before a run was cut off does not come again, however often that happens: what is put together has all that only the other file
+    /// has before it has anything else, so that of both the larger one can be kept. And where the other one cannot be read, what it had is missing.
+    #[test]
+    fn what_only_the_other_file_has_goes_first() {
+        const HALF: usize = 300_000;
+        let mut random = blake3::Hasher::new().finalize_xof();
+        let mut bytes = vec![0; 2 * HALF];
+        random.fill(&mut bytes);
+        let (own, own_index, _) = cut_file(&bytes[..HALF]);
+        let (.., pieces) = cut_file(&bytes);
+        let newer = Arc::new(tempfile::tempfile().unwrap());
+        let own_index = Arc::new(own_index);
+        let compare = |other: (Arc<OlderFile>, Index)| Task::Compare {
+            older: own.clone(),
+            index: own_index.clone(),
+            other: Some(other),
+            newer: newer.clone(),
+            pieces: vec![(0, pieces.clone())],
+        };
+        let (other, index, _) = cut_file(&bytes[HALF..]);
+        let (stop, no) = (AtomicBool::new(false), AtomicBool::new(false));
+        let step = || stop.store(newer.metadata().unwrap().len() > 0, Ordering::Release);
+        let error = run(compare((other, index)), &[&stop, &no], &step).map(|_| ()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Interrupted);
+        let is_there = |part: Range<usize>| {
+            let mut found = vec![0; part.len()];
+            newer.read_exact_at(&mut found, part.start as u64).is_ok() && found == bytes[part]
+        };
+        assert!(is_there(2 * HALF - 100_000..2 * HALF), "what the other one has");
+        assert!(!is_there(0..1000), "what stands there anyway");
+
+        let (other, index, _) = cut_file(&bytes[HALF..]);
+        other.file.set_len(0).unwrap();
+        let Ok(Outcome::Compared(found)) = run(compare((other, index)), &[&no, &no], &|| {}) else {
+            panic!("it goes on without the other one")
+        };
+        assert!(is_there(0..200_000));
+        let missing: u64 = found.missing.iter().map(|part| part.bytes).sum();
+        assert!((250_000..350_000).contains(&missing), "{missing}");
     }
 
     /// S10: a search that never ends, that breaks, or that finds something late holds nothing up, and a search that ends is heard.
