@@ -186,6 +186,32 @@ fn gets_of_the_daemon_use_it() {
     daemon.stop();
 }
 
+/// Y8, Y9: what the index knows below the destination's directory is found with a search, too, wherever that begins.
+#[test]
+fn a_search_has_what_the_index_knows() {
+    let Some(lab) = lab() else { return };
+    let (from, to) = lab.pair();
+    let versions = versions(from);
+    let dir = to.directory("in");
+    let mine = dir.join("deep");
+    fs::create_dir(&mine).unwrap();
+    let daemon = daemon_with(to, &versions.old, &mine.join("mine"));
+    for search in [&dir, &mine] {
+        let bytes = slowly(&lab, || {
+            to.carried("with a search", || {
+                let mut get = actions::get(to, &versions.second.ticket, &dir.join("c"));
+                get = get.arg("--search").arg(search).time_limit(Duration::from_secs(120));
+                get.run().expect(0).assert_manners();
+            })
+        });
+        assert_eq!(data::b3sum(&dir.join("c")), versions.second.hash());
+        fs::remove_file(dir.join("c")).unwrap();
+        actions::forget(to);
+        assert!(bytes <= DIFFERENCE, "{search:?}: {bytes}");
+    }
+    daemon.stop();
+}
+
 /// Design 16: a copy to here by somebody who may log in here finds what lies beside the destination's directory, in that account, too; a copy
 /// from there to here only what lies below it, and with `-W` nothing is looked for.
 #[test]

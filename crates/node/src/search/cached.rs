@@ -104,7 +104,7 @@ impl Executor<'_> {
         if let Some(known) = self.cached.numbers.get(&number) {
             return *known;
         }
-        let opened = opened(index, number).filter(|(opened, _)| !self.seen.contains(&opened.identity));
+        let opened = opened(index, number).filter(|(opened, _)| !self.known.contains(&opened.identity));
         let entry = opened.and_then(|(opened, size_bytes)| {
             let entry = lock(&self.shared.order).search.found_cached(size_bytes)?;
             self.cached.files.insert(entry, CachedFile { opened, number: None, places: BTreeMap::new() });

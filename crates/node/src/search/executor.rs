@@ -21,7 +21,7 @@ use super::Shared;
 use super::cached::CachedFiles;
 use super::nodes::Making;
 use super::pressure::Pressure;
-use super::scope::{Found, Identity, Scope};
+use super::scope::{Found, Identity, Opened, Scope};
 use super::share::{Share, busy};
 use crate::lock;
 
@@ -49,6 +49,7 @@ pub(super) fn run(shared: &Shared, scope: &Scope, profile: Profile, older: Optio
         scope,
         profile,
         seen: older.into_iter().collect(),
+        known: older.into_iter().collect(),
         cached: CachedFiles::default(),
         yields: false,
         share: RefCell::default(),
@@ -81,8 +82,10 @@ pub(super) struct Executor<'a> {
     pub(super) shared: &'a Shared,
     scope: &'a Scope,
     profile: Profile,
-    /// Files that were read, and the older version, by whatever names. As many as the engine knows files.
-    pub(super) seen: HashSet<Identity>,
+    /// Files that were opened to be read, and the older version, by whatever names. As many as the engine knows files.
+    seen: HashSet<Identity>,
+    /// Those of them that were read to their end: an index tells nothing new of them.
+    pub(super) known: HashSet<Identity>,
     /// Files that an index named.
     pub(super) cached: CachedFiles,
     /// Others come first for the processor, too. Not before the first file is read: whether there is hope is waited for.
@@ -91,6 +94,15 @@ pub(super) struct Executor<'a> {
     share: RefCell<Share>,
     /// Bytes of memory that what is ranked takes.
     ranked_bytes: Cell<u64>,
+}
+
+/// What reading a file took, and told.
+#[derive(Default)]
+struct Done {
+    chunks: u64,
+    took: Duration,
+    /// It was read to its end.
+    is_whole: bool,
 }
 
 impl Executor<'_> {
@@ -245,8 +257,13 @@ impl Executor<'_> {
         self.yield_to_others();
         let cached = self.cached.take(entry, &self.shared.memory);
         let opened = cached.unwrap_or_else(|| self.scope.open(&self.path(entry)));
-        let Some(opened) = opened.filter(|opened| self.seen.insert(opened.identity)) else {
-            self.has_read(entry, 0, Duration::ZERO);
+        // One that was left, as there was no hope, may be worth it for what an index knows.
+        let mut is_new = |opened: &Opened| {
+            let is_seen = !self.seen.insert(opened.identity);
+            !is_seen || opened.is_cached && !self.known.contains(&opened.identity)
+        };
+        let Some(opened) = opened.filter(&mut is_new) else {
+            self.has_read(entry, &Done::default());
             return true;
         };
         let Some((number, dropped)) = lock(&self.shared.finds).take(&opened) else {
@@ -254,19 +271,22 @@ impl Executor<'_> {
             return false;
         };
         drop(dropped);
-        let (mut chunks, mut took) = (0, Duration::ZERO);
+        let mut done = Done::default();
         // Where there is an older version, the recipe is known from that; and what an index led to is told by no node that is not asked for.
         let makes_nodes = !opened.is_cached && lock(&self.shared.order).wants_untold;
         let mut making = Making::of(makes_nodes.then_some(self.profile));
-        let has_room = self.cut(entry, number, &opened.file, &mut making, &mut chunks, &mut took);
-        self.has_read(entry, chunks, took);
+        let has_room = self.cut(entry, number, &opened.file, &mut making, &mut done);
+        if done.is_whole {
+            self.known.insert(opened.identity);
+        }
+        self.has_read(entry, &done);
         self.shared.changed.notify_all();
         has_room && !self.shared.is_over()
     }
 
-    fn has_read(&self, entry: EntryId, chunks: u64, took: Duration) {
+    fn has_read(&self, entry: EntryId, done: &Done) {
         let mut order = lock(&self.shared.order);
-        order.search.hashed(entry, chunks, us(took));
+        order.search.hashed(entry, done.chunks, us(done.took));
         order.has_read = true;
     }
 
@@ -293,8 +313,7 @@ impl Executor<'_> {
         number: u32,
         file: &std::fs::File,
         making: &mut Making,
-        chunks: &mut u64,
-        took: &mut Duration,
+        done: &mut Done,
     ) -> bool {
         let mut nodes = Vec::new();
         let mut is_of_use = false;
@@ -330,8 +349,8 @@ impl Executor<'_> {
             if len == 0 {
                 making.finish(&mut nodes);
             }
-            *chunks += cut.len() as u64;
-            *took += begun.elapsed();
+            done.chunks += cut.len() as u64;
+            done.took += begun.elapsed();
             (read_bytes, read_time) = (read_bytes + len as u64, read_time + begun.elapsed());
             if read_bytes >= HOPE_BYTES {
                 let now = busy(THIS_THREAD);
@@ -356,6 +375,7 @@ impl Executor<'_> {
                 self.shared.changed.notify_all();
             }
             if len == 0 || !has_room {
+                done.is_whole = len == 0 && has_room;
                 return has_room;
             }
         }
