@@ -17,18 +17,33 @@ pub(crate) const FLOOD_PAYLOAD: usize = 1200;
 pub(crate) const FLOOD_PACKET: usize = FLOOD_PAYLOAD + 28;
 const BUFFER_BYTES: usize = 64 << 20;
 
-/// Runs a measurement, and once more if it failed while the machine was too busy for it to mean anything. The calling thread,
-/// which says when something begins and ends, goes before others.
+/// How often a measurement is made that failed while the machine was too busy, or was not there.
+const ATTEMPTS: u32 = 8;
+
+/// Runs a measurement, and again if it failed while the machine was too busy for it to mean anything, or the machine below this one took a processor away: then whoever
+/// witnesses what is measured is late, and no engine need be. Not every such moment is told: it counts as failed where it failed twice though nothing was said against it.
+/// The calling thread, which says when something begins and ends, goes before others.
 pub(crate) fn measured(mut attempt: impl FnMut() -> (Result<(), String>, Stats)) {
     go_first();
-    for is_last in [false, true] {
+    let mut failures = 0;
+    for left in (0..ATTEMPTS).rev() {
+        let stolen_before = stolen();
         let (outcome, stats) = attempt();
         println!("{stats}");
         let Err(wrong) = outcome else { return };
-        let validity = stats.validity();
-        assert!(!is_last && validity.is_err(), "{wrong}; the run was {validity:?}");
-        println!("again, since the run was invalid: {wrong}");
+        let (validity, is_robbed) = (stats.validity(), stolen() > stolen_before);
+        failures += u32::from(validity.is_ok() && !is_robbed);
+        let may_repeat = left > 0 && failures < 2;
+        assert!(may_repeat, "{wrong}; the run was {validity:?}, processor time was stolen: {is_robbed}");
+        println!("again, since the run was {validity:?}, processor time was stolen: {is_robbed}: {wrong}");
     }
+}
+
+/// What the machine below has taken of the processors' time, in hundredths of a second (`steal` of `/proc/stat`).
+fn stolen() -> u64 {
+    let text = std::fs::read_to_string("/proc/stat").unwrap();
+    let line = text.lines().next().unwrap();
+    line.split_whitespace().nth(8).unwrap().parse().unwrap()
 }
 
 /// Waits until `condition` holds, with a deadline that no busy machine misses.

@@ -112,6 +112,8 @@ fn a_cut_off_run_goes_on_beside_an_older_version() {
         (5 * MIB, 5 * MIB / 2),
         (6 * MIB, 5 * MIB / 2),
         (0, 5 * MIB),
+        (0, 3 * MIB / 2),
+        (3 * MIB, 3 * MIB / 2),
         (SIZE, 8 * MIB - 300 * KIB),
     ] {
         let place = tempfile::tempdir().unwrap();
@@ -143,5 +145,35 @@ fn a_cut_off_run_goes_on_beside_an_older_version() {
         }
         assert!(fs::read(&path).unwrap() == newer.bytes);
         assert_eq!(found(place.path()).len(), 1);
+    }
+}
+
+/// Issue 7, "interrupted runs": a file comes to its end however early each run is cut off, as each goes on with what all before it left.
+#[test]
+fn runs_that_are_cut_off_early_come_to_an_end() {
+    const SIZE: usize = 8 * MIB + 1000;
+    const EACH: usize = 3 * MIB / 2;
+    const RUNS_MAX: usize = 10;
+    for older_bytes in [0, 2 * MIB] {
+        let place = tempfile::tempdir().unwrap();
+        fs::create_dir(place.path().join("tree")).unwrap();
+        let newer =
+            Arc::new(Newer { bytes: noise(SIZE, 1), left_bytes: AtomicU64::new(0), told: Mutex::default() });
+        let path = place.path().join("tree/file");
+        if older_bytes > 0 {
+            fs::write(&path, &newer.bytes[SIZE - older_bytes..]).unwrap();
+        }
+        newer.told_ahead();
+        let mut runs = 0;
+        loop {
+            newer.left_bytes.store(EACH as u64, Ordering::Relaxed);
+            runs += 1;
+            if run(place.path(), &newer).is_ok() {
+                break;
+            }
+            assert!(runs < RUNS_MAX, "{older_bytes}: {:?}", found(place.path()));
+        }
+        assert!(fs::read(&path).unwrap() == newer.bytes);
+        assert_eq!(found(place.path()).len(), 1, "nothing else is left");
     }
 }

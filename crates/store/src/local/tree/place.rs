@@ -289,6 +289,11 @@ impl FileTarget {
         self.basis.is_some() || self.left.is_some()
     }
 
+    /// True if a run before this one left something of it, which is what [`FileTarget::basis`] then is.
+    pub fn goes_on(&self) -> bool {
+        self.left.is_some()
+    }
+
     /// What a run before this one left of it, or the regular file that another directory has in its place, if that can be read.
     pub fn basis(&self) -> Option<OlderFile> {
         if let Some(left) = &self.left {

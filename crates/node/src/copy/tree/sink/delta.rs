@@ -37,7 +37,7 @@ use index::Found;
 pub(super) use meter::Meter;
 use siblings::Sibling;
 pub(super) use state::Deltas;
-use state::{Asking, Delta, Phase, Search, fine_average, may_pay, whole};
+use state::{Asking, Delta, Phase, Search, fine_average, is_too_large, may_pay, whole};
 use work::{Outcome, Task, Worker, sum};
 
 /// Smaller files, and smaller older versions, are sent: asking how they are cut takes a round trip more.
@@ -62,10 +62,23 @@ const PIECES_MAX: u64 = 1 << 14;
 enum Which {
     /// The one that stands where it goes.
     Own,
+    /// What a run that was cut off left of it.
+    Left,
     /// Another of the destination, or that of a directory beside it.
     Other,
     /// One from elsewhere on the disk.
     Sibling,
+}
+
+impl Which {
+    /// Whether one of this size may have enough of a newer one to pay for reading both.
+    fn may_pay(self, older_bytes: u64, newer_bytes: u64) -> bool {
+        match self {
+            // However little it is: who is cut off each time as early would never come to an end.
+            Which::Left => !is_too_large(older_bytes, newer_bytes),
+            _ => may_pay(older_bytes, newer_bytes),
+        }
+    }
 }
 
 /// The file that stands where it goes, if it is worth to be compared with.
@@ -129,8 +142,11 @@ impl Writing<'_> {
     /// The file that is likely to have much in common with one that comes, and which that is. `None` while others are looked for.
     fn find_older(&mut self, number: u64) -> Option<Option<(OlderFile, Which)>> {
         let target = &self.pending.get(&number)?.target;
-        if let Some(basis) = target.basis().filter(|basis| may_pay(basis.size_bytes, target.size_bytes())) {
-            return Some(Some((basis, Which::Other)));
+        if let Some(basis) = target.basis() {
+            let which = if target.goes_on() { Which::Left } else { Which::Other };
+            if which.may_pay(basis.size_bytes, target.size_bytes()) {
+                return Some(Some((basis, which)));
+            }
         }
         if self.writer.compares_by_hash()
             && let Some(own) = own_older(target).filter(|own| own.size_bytes == target.size_bytes())
@@ -238,7 +254,7 @@ impl Writing<'_> {
                 continue;
             };
             let is_other = which != Which::Own;
-            if !may_pay(older.size_bytes, size_bytes) {
+            if !which.may_pay(older.size_bytes, size_bytes) {
                 self.give_up(number);
                 continue;
             }

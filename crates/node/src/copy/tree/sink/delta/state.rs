@@ -148,7 +148,12 @@ pub(super) struct Asking {
 
 /// Whether an older version of this size may have enough of a newer one to pay for reading both.
 pub(super) fn may_pay(older_bytes: u64, newer_bytes: u64) -> bool {
-    newer_bytes / OLDER_PART_MIN <= older_bytes && older_bytes / OLDER_TIMES_MAX <= newer_bytes
+    newer_bytes / OLDER_PART_MIN <= older_bytes && !is_too_large(older_bytes, newer_bytes)
+}
+
+/// Whether an older version takes too long to read, whatever it has of a newer one of this size.
+pub(super) fn is_too_large(older_bytes: u64, newer_bytes: u64) -> bool {
+    older_bytes / OLDER_TIMES_MAX > newer_bytes
 }
 
 pub(super) fn whole(size_bytes: u64) -> Part {
