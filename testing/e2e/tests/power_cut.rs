@@ -83,10 +83,14 @@ fn a_get_goes_on_after_a_loss_of_power() {
         // Nobody else makes the data durable: only what the checkpoints did counts.
         let other = disk.disturb(false);
         let running = get().start();
-        // It took three seconds, so a checkpoint is there; what is left takes two, long enough for a busy machine to look.
+        // It takes three seconds until then, so a checkpoint is there; and as late as can be seen, as a busy machine has them later.
         let there = copy.parent().unwrap();
         running.wait_until(false, || data::unfinished_bytes(there) >= size / 8 * 5);
-        let late = disk.now();
+        let mut late = disk.now();
+        while data::unfinished_bytes(there) > 0 {
+            late = disk.now();
+            std::thread::sleep(Duration::from_millis(20));
+        }
         running.wait().expect(0);
         std::thread::sleep(Duration::from_millis(1500));
         drop(other);
