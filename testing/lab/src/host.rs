@@ -123,6 +123,12 @@ impl Host {
         inside(&self.shared.network, || Ok(body()))
     }
 
+    /// Packets of programs on it that the lab's devices dropped, as more waited for the engine than a device holds.
+    pub(crate) fn dropped_packets(&self) -> io::Result<u64> {
+        let table = inside(&self.shared.network, || std::fs::read_to_string("/proc/thread-self/net/dev"))?;
+        table.lines().filter_map(dropped_of_device).sum()
+    }
+
     /// Gives it one more device, called `e0`, `e1` and so on, with these addresses. Everything leaves through the first one, but
     /// for what is sent from an address of another.
     pub(crate) fn add_device(&self, number: u32, mtu: u16, addresses: &[IpAddr]) -> io::Result<OwnedFd> {
@@ -212,4 +218,17 @@ fn cpu_of(pid: u32) -> Option<Duration> {
     let fields = text.rsplit_once(')')?.1.split_whitespace();
     let ticks: u64 = fields.skip(11).take(4).filter_map(|field| field.parse::<u64>().ok()).sum();
     Some(Duration::from_millis(ticks * 1000 / TICKS_PER_SECOND))
+}
+
+/// Of a line of `/proc/net/dev` (proc_pid_net(5)): what a device of the lab has dropped of what was sent; `None` for lines of others.
+fn dropped_of_device(line: &str) -> Option<io::Result<u64>> {
+    let (name, counts) = line.trim_start().split_once(':')?;
+    let number = name.strip_prefix('e')?;
+    if number.is_empty() || !number.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    // Received: bytes, packets, errs, drop, fifo, frame, compressed, multicast. Sent: bytes, packets, errs, drop.
+    let dropped = counts.split_whitespace().nth(11).and_then(|text| text.parse().ok());
+    let unknown = || io::Error::new(io::ErrorKind::InvalidData, format!("/proc/net/dev says {line}"));
+    Some(dropped.ok_or_else(unknown))
 }

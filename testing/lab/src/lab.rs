@@ -100,6 +100,8 @@ pub struct Lab {
     spawner: Arc<Spawner>,
     /// Ticks that were idle, and all, when counting began.
     machine_before: Mutex<Option<(u64, u64)>>,
+    /// What devices had dropped when counting began.
+    dropped_before: Mutex<u64>,
 }
 
 #[derive(Debug)]
@@ -158,6 +160,7 @@ impl Lab {
             engine: Some(Engine::start(seed)?),
             spawner: Arc::new(Spawner::start()?),
             machine_before: Mutex::new(machine_ticks()),
+            dropped_before: Mutex::default(),
         })
     }
 
@@ -365,10 +368,12 @@ impl Lab {
     /// What happened since the lab was made or [`Lab::reset_stats`].
     ///
     /// # Errors
-    /// If the engine has ended.
+    /// If the engine has ended, or what the kernel refuses.
     pub fn stats(&self) -> io::Result<Stats> {
         let engine = self.engine.as_ref().ok_or_else(|| io::Error::other("the lab has ended"))?;
         let mut stats = engine.stats()?;
+        stats.sender_dropped_packets =
+            self.dropped_packets()?.saturating_sub(*self.dropped_before.lock().map_err(poisoned)?);
         let before = *self.machine_before.lock().map_err(poisoned)?;
         if let (Some((idle_before, all_before)), Some((idle, all))) = (before, machine_ticks()) {
             // Less than a fifth of a second says nothing.
@@ -380,13 +385,18 @@ impl Lab {
         Ok(stats)
     }
 
+    fn dropped_packets(&self) -> io::Result<u64> {
+        self.hosts.iter().map(Host::dropped_packets).sum()
+    }
+
     /// Counts from zero again.
     ///
     /// # Errors
-    /// If the engine has ended.
+    /// If the engine has ended, or what the kernel refuses.
     pub fn reset_stats(&self) -> io::Result<()> {
         self.order(Order::Reset);
         *self.machine_before.lock().map_err(poisoned)? = machine_ticks();
+        *self.dropped_before.lock().map_err(poisoned)? = self.dropped_packets()?;
         self.stats().map(|_| ())
     }
 
@@ -481,11 +491,15 @@ fn poisoned<T>(_: T) -> io::Error {
     io::Error::other("a thread of the lab has panicked")
 }
 
-/// Ticks of all processors that were idle (waiting for disks included), and all ticks, from `/proc/stat`.
+/// `USER_HZ` of every architecture that this runs on: ticks a second in `/proc/stat`.
+const TICK_NS: u64 = 10_000_000;
+
+/// Ticks of all processors that were idle (waiting for disks included), and all ticks, from `/proc/stat`. What only kept a processor awake was idle, too.
 fn machine_ticks() -> Option<(u64, u64)> {
     let text = std::fs::read_to_string("/proc/stat").ok()?;
     let fields: Vec<u64> =
         text.lines().next()?.split_whitespace().skip(1).map_while(|field| field.parse().ok()).collect();
     // user nice system idle iowait irq softirq steal; guest time is part of user time (proc_stat(5)).
-    Some((fields.get(3)? + fields.get(4)?, fields.iter().take(8).sum()))
+    let awake = crate::awake::spent_ns() / TICK_NS;
+    Some((fields.get(3)? + fields.get(4)? + awake, fields.iter().take(8).sum()))
 }

@@ -30,6 +30,7 @@
 //! delay and rate do not depend on packet size but for `framing_bytes`; there is no jitter, no reordering, no broadcast.
 //! [`Stats::validity`] says whether a run's timings can be believed.
 
+mod awake;
 pub mod conditions;
 pub mod disk;
 mod engine;
@@ -47,6 +48,7 @@ mod trace;
 mod turn;
 mod wire;
 
+pub use awake::longest_absence;
 pub use engine::run_first;
 pub use host::{Host, Ran};
 pub use lab::{Access, AccessIds, Lab, LinkIds, MeshIds, NicId, PipeId};

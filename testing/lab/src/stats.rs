@@ -99,6 +99,8 @@ pub struct Stats {
     pub unrouted_packets: u64,
     /// Packets that a destination's device did not take.
     pub refused_packets: u64,
+    /// Packets that a sender's device dropped, as the engine did not come to read them: no link lost them.
+    pub sender_dropped_packets: u64,
     /// How late pipes were served.
     pub lateness: Lateness,
     /// CPU time of the engine's thread.
@@ -118,8 +120,8 @@ impl Stats {
     /// # Errors
     /// Why not: served late (99.9 % within a twentieth of the smallest delay, but no less than 0.25 ms and no more than 3.3 ms; within 1 ms without
     /// a delay), the engine busy
-    /// for more than 70 % of a core, less than 10 % of the machine idle, or packets lost where no link loses them: a device did not
-    /// take them.
+    /// for more than 70 % of a core, less than 10 % of the machine idle, or packets lost where no link loses them: the device they were for did not
+    /// take them, or that of their sender had no room.
     pub fn validity(&self) -> Result<(), String> {
         // That more than 1 ms does no harm to a flow is shown by `lateness_that_the_gate_allows_costs_no_throughput`, up to a delay of 66 ms.
         let twentieth =
@@ -141,6 +143,12 @@ impl Stats {
             reasons
                 .push(format!("{} packets were refused by the device they were for", self.refused_packets));
         }
+        if self.sender_dropped_packets > 0 {
+            reasons.push(format!(
+                "{} packets were dropped by their sender's device",
+                self.sender_dropped_packets
+            ));
+        }
         if reasons.is_empty() { Ok(()) } else { Err(reasons.join("; ")) }
     }
 
@@ -159,13 +167,14 @@ impl std::fmt::Display for Stats {
         };
         write!(
             f,
-            "{verdict}: engine {:.1} % of a core, 99.9 % of {} events within {:.2?}, {} of the machine idle, {} unrouted, {} refused",
+            "{verdict}: engine {:.1} % of a core, 99.9 % of {} events within {:.2?}, {} of the machine idle, {} unrouted, {} refused, {} dropped by senders",
             self.engine_share() * 100.0,
             self.lateness.events(),
             self.lateness.quantile(0.999),
             self.idle_share.map_or("an unknown share".into(), |share| format!("{:.0} %", share * 100.0)),
             self.unrouted_packets,
             self.refused_packets,
+            self.sender_dropped_packets,
         )?;
         for (number, pipe) in self.pipes.iter().enumerate().filter(|(_, pipe)| pipe.offered_packets > 0) {
             write!(
@@ -225,12 +234,14 @@ mod tests {
         let busy = Stats { engine_cpu: Duration::from_millis(701), ..good() };
         let loaded = Stats { idle_share: Some(0.09), ..good() };
         let refused = Stats { refused_packets: 1, ..good() };
+        let dropped = Stats { sender_dropped_packets: 1, ..good() };
         let reasons = [
             (late, "late"),
             (late_for_its_delay, "late"),
             (busy, "core"),
             (loaded, "idle"),
             (refused, "refused"),
+            (dropped, "sender's device"),
         ];
         for (stats, word) in reasons {
             let why = stats.validity().unwrap_err();

@@ -6,36 +6,44 @@ use std::io::{self, Write};
 
 use rustix::fs::FlockOperation;
 
+use crate::awake::Awake;
 use crate::lab::Lab;
 
 /// Held while something runs that others could disturb, or that could disturb others.
 #[derive(Debug)]
 pub struct Turn {
     _lock: Option<File>,
+    _awake: Option<Awake>,
 }
 
 /// Set by whoever holds the turn for the programs that it starts.
 const HELD: &str = "DRAY_TEST_TURN";
 
 impl Turn {
-    /// Waits for the turn: `alone` for what measures time or memory, shared for everything else. With `DRAY_TEST_TURN` set it is held
+    /// Waits for the turn: `alone` for what measures time or memory, shared for everything else. Alone, no processor is halted meanwhile: each has a thread that
+    /// stands back behind all others. With `DRAY_TEST_TURN` set it is held
     /// by whoever started this program, `cargo xtask tests`: waiting is then no part of the time that a test may take.
     ///
     /// # Errors
-    /// If `dray-e2e.lock` in the directory for temporary files cannot be opened or locked; or if `alone` is asked for by a test that was
+    /// If `dray-e2e.lock` in the directory for temporary files cannot be opened or locked; `alone`, if there is no `chrt`; or if `alone` is asked for by a test that was
     /// started beside others (`DRAY_TEST_BESIDE`, set by `cargo xtask tests`): it would stand in their way for nothing.
     pub fn take(alone: bool) -> io::Result<Turn> {
         if alone && std::env::var_os("DRAY_TEST_BESIDE").is_some() {
             return Err(io::Error::other("a test that is alone stands in xtask/src/suite/alone.rs"));
         }
         if std::env::var_os(HELD).is_some() {
-            return Ok(Turn { _lock: None });
+            return Turn::have(None, alone);
         }
         let path = std::env::temp_dir().join("dray-e2e.lock");
         let lock = File::options().create(true).append(true).open(&path)?;
         let operation = if alone { FlockOperation::LockExclusive } else { FlockOperation::LockShared };
         rustix::fs::flock(&lock, operation)?;
-        Ok(Turn { _lock: Some(lock) })
+        Turn::have(Some(lock), alone)
+    }
+
+    fn have(lock: Option<File>, alone: bool) -> io::Result<Turn> {
+        let awake = alone.then(Awake::keep).transpose()?;
+        Ok(Turn { _lock: lock, _awake: awake })
     }
 }
 

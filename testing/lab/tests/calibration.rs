@@ -41,7 +41,7 @@ fn udp_overload_gets_the_rate() {
     }
 }
 
-/// "ping = 2x delay +0..1 ms", of nine in ten: of the others the threads that witness them may be late, or the machine was not there.
+/// "ping = 2x delay +0..1 ms"; of the slowest three of a hundred a millisecond more may be the threads that witness them.
 #[test]
 fn a_round_trip_is_twice_the_delay() {
     dray_lab::require!();
@@ -56,13 +56,17 @@ fn a_round_trip_is_twice_the_delay() {
         assert_eq!(times.len(), 100);
         assert!(times[0] >= Duration::from_millis(20), "faster than the link: {:?}", times[0]);
         println!(
-            "round trips: least {:?}, median {:?}, 90th {:?}, most {:?}",
-            times[0], times[50], times[89], times[99]
+            "round trips: least {:?}, median {:?}, 97th {:?}, most {:?}",
+            times[0], times[50], times[96], times[99]
         );
-        let outcome = if times[89] < Duration::from_millis(21) {
+        let is_right = times[96] < Duration::from_millis(21) && times[99] < Duration::from_millis(22);
+        let outcome = if is_right {
             Ok(())
         } else {
-            Err(format!("round trips: 90 of 100 within {:?}, ideal 20 to 21 ms", times[89]))
+            Err(format!(
+                "round trips: 97 of 100 within {:?}, most {:?}, ideal 20 to 21 ms, and 22 at most",
+                times[96], times[99]
+            ))
         };
         (outcome, lab.stats().unwrap())
     });

@@ -2,7 +2,7 @@
 //! (`dray_lab::Turn`) and is not named here fails, and so does this list if it names what is not there.
 
 /// Package, program, test, and what would not hold beside others.
-pub(super) const ALONE: [(&str, &str, &str, &str); 37] = [
+pub(super) const ALONE: [(&str, &str, &str, &str); 40] = [
     ("dray-lab", "calibration", "a_link_changes_while_packets_run", TIMES),
     ("dray-lab", "calibration", "a_rate_follows_its_trace", TIMES),
     ("dray-lab", "calibration", "a_round_trip_is_twice_the_delay", TIMES),
@@ -12,6 +12,9 @@ pub(super) const ALONE: [(&str, &str, &str, &str); 37] = [
     ("dray-lab", "calibration", "tcp_gets_what_its_headers_leave", TIMES),
     ("dray-lab", "calibration", "two_senders_share_a_bottleneck", TIMES),
     ("dray-lab", "calibration", "udp_overload_gets_the_rate", TIMES),
+    ("dray-lab", "gate", "the_gate_sees_what_a_senders_device_drops", TIMES),
+    ("dray-lab", "gate", "the_gate_sees_what_the_engine_takes", TIMES),
+    ("dray-lab", "gate", "the_gate_sees_who_has_the_machine", TIMES),
     (
         "dray-node",
         "dray_node",

@@ -371,6 +371,16 @@ impl Planner {
         }
     }
 
+    /// This end is at work with what came from the source, as on a slow disk, and takes nothing more of it meanwhile: that is not the source's silence.
+    /// To be told again and again while it lasts. It is no progress.
+    pub fn handle_at_work(&mut self, now_us: u64, source: SourceId) {
+        self.begin(now_us);
+        let record = self.sources.get_mut(&source).filter(|record| record.state == SourceState::Up);
+        if let Some(record) = record {
+            record.silent_since_us = now_us;
+        }
+    }
+
     /// A group of the request did not match. A source is barred for that at once if there is another one, and
     /// otherwise after its second chance: its undelivered units are asked for again with `recheck`, so that the holder
     /// checks its own copy, and so is everything else of it until a rechecked request comes out clean.

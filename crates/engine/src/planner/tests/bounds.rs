@@ -401,6 +401,34 @@ fn silence_is_measured_by_path_and_rate() {
     }
 }
 
+/// S10: who is silent because this end is at work with what it sent is not taken for silent, and not barred for memory that others need. Who is silent by itself is.
+#[test]
+fn a_slow_disk_here_is_no_silence_of_the_source() {
+    for is_at_work in [true, false] {
+        let mut planner = planner_of(64, DeliveryMode::OutOfOrder, &Budget::new(3 * UNIT_BYTES));
+        add_up(&mut planner, 0, A, "direct", 0);
+        add_up(&mut planner, 0, B, "direct too", 0);
+        // What the silent one was asked for holds its memory all the time.
+        let (_held, mut asked): (Vec<_>, Vec<_>) =
+            drain(&mut planner, 0).0.into_iter().partition(|asked| asked.source == A);
+        let mut closed = Vec::new();
+        for second in 1..=15 {
+            if is_at_work {
+                planner.handle_at_work(second * S, A);
+            }
+            for asked in std::mem::take(&mut asked) {
+                serve(&mut planner, second * S, &asked);
+            }
+            let (more, _, over) = drain(&mut planner, second * S);
+            asked.extend(more.into_iter().filter(|asked| asked.source == B));
+            closed.extend(over);
+        }
+        let expected = if is_at_work { SourceState::Up } else { SourceState::Barred };
+        assert_eq!((closed.contains(&A), state(&planner, A)), (!is_at_work, expected));
+        assert_eq!(planner.stats()[0].stalls, u64::from(!is_at_work));
+    }
+}
+
 /// Failures that follow each other are paused for twice as long each time, up to 5 s; what fails within 100 ms fails with it.
 #[test]
 fn pauses_double() {

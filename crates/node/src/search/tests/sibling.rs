@@ -100,6 +100,11 @@ fn a_file_of_the_same_size_and_time_has_any_name() {
     ] {
         place(dir.path(), path, size_bytes);
     }
+    for (path, mtime_s) in [("c/one.raw", 1000), ("c/two.raw", 2000)] {
+        place(dir.path(), path, 3 * LARGE);
+        let file = fs::File::options().write(true).open(dir.path().join(path)).unwrap();
+        file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(mtime_s)).unwrap();
+    }
     let scope = scope(dir.path(), to.path()).with_files_from(4096);
     let mut siblings = Siblings::new(&scope);
     assert_eq!(found(&mut siblings, "minutes.txt", 5000), None, "nothing was listed");
@@ -107,6 +112,10 @@ fn a_file_of_the_same_size_and_time_has_any_name() {
     assert_eq!(found(&mut siblings, "minutes.txt", 5000).as_deref(), Some("old/notes"));
     assert_eq!(found(&mut siblings, "x/two.log", 2 * LARGE).as_deref(), Some("b/two.log"));
     assert_eq!(found(&mut siblings, "x/image.iso", 2 * LARGE), None, "it may be any of three");
+    let image = found(&mut siblings, "x/image.iso", 3 * LARGE);
+    assert_eq!(image.as_deref(), Some("c/one.raw"), "the other one is of another time");
+    let later = Coming { mtime_s: 1001, ..coming("2026/letter.pdf", LARGE) };
+    assert_eq!(siblings.find(&later, &|| true), None, "of the same size, and of another time");
     fs::remove_file(dir.path().join("old/notes")).unwrap();
     assert_eq!(found(&mut siblings, "minutes.txt", 5000), None, "it is gone");
 }

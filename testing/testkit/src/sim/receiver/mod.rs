@@ -339,6 +339,11 @@ impl Transfer {
                     self.lane_step(hands, source, number);
                 }
             }
+            let lanes = self.sources[source].slots.iter().filter_map(|slot| slot.lane.as_ref());
+            if lanes.into_iter().any(Lane::is_writing) {
+                let now_us = self.now_us(hands);
+                self.planner.handle_at_work(now_us, SourceId(source as u32));
+            }
         }
         self.pump(hands);
         let is_due = now_ns >= self.checkpoint_ns + CHECKPOINT_NS;
