@@ -31,7 +31,9 @@ use dray_engine::planner::{
 use crate::lock;
 use crate::observer::Stop;
 use crate::search::Pressure;
+use at_work::AtWork;
 
+mod at_work;
 mod explain;
 mod seal;
 #[cfg(test)]
@@ -111,30 +113,6 @@ pub(crate) struct Stream {
     arrived: Condvar,
 }
 
-/// A thread that stores what came from a source, while it does.
-struct AtWork<'a> {
-    counts: &'a Mutex<BTreeMap<SourceId, usize>>,
-    source: SourceId,
-}
-
-impl AtWork<'_> {
-    fn with(counts: &Mutex<BTreeMap<SourceId, usize>>, source: SourceId) -> AtWork<'_> {
-        *lock(counts).entry(source).or_default() += 1;
-        AtWork { counts, source }
-    }
-}
-
-impl Drop for AtWork<'_> {
-    fn drop(&mut self) {
-        let mut counts = lock(self.counts);
-        let Some(count) = counts.get_mut(&self.source) else { return };
-        *count -= 1;
-        if *count == 0 {
-            counts.remove(&self.source);
-        }
-    }
-}
-
 /// A transfer in progress. Shared by the sources' threads and the thread that waits for it.
 pub(crate) struct Transfer {
     geometry: Geometry,
@@ -142,8 +120,7 @@ pub(crate) struct Transfer {
     sink: Sink,
     planner: Mutex<Planner>,
     sources: Mutex<BTreeMap<SourceId, Arc<dyn Source>>>,
-    /// For each source of which bytes are being stored, by how many threads.
-    at_work: Mutex<BTreeMap<SourceId, usize>>,
+    at_work: AtWork,
     requests: Mutex<HashMap<RequestId, Request>>,
     units: Mutex<HashMap<u64, Unit>>,
     state: Mutex<State>,
@@ -288,7 +265,7 @@ impl Transfer {
             pressure: Arc::default(),
             told: Mutex::default(),
             sources: Mutex::default(),
-            at_work: Mutex::default(),
+            at_work: AtWork::default(),
             requests: Mutex::default(),
             units: Mutex::default(),
             state: Mutex::default(),
@@ -577,7 +554,7 @@ impl Transfer {
 
     /// Tells the planner what has come from each source, whole groups or not, and whose bytes are being stored.
     fn hear_bytes(&self) {
-        let at_work: Vec<SourceId> = lock(&self.at_work).keys().copied().collect();
+        let at_work = self.at_work.sources();
         let received = |(id, source): (&SourceId, &Arc<dyn Source>)| Some((*id, source.received_bytes()?));
         let received: Vec<(SourceId, u64)> = lock(&self.sources).iter().filter_map(received).collect();
         let (now_us, mut planner) = (self.now_us(), lock(&self.planner));
@@ -805,7 +782,7 @@ impl Transfer {
             planner.handle_group(now_us, source, request, group)
         };
         if disposition == Disposition::Deliver {
-            let _at_work = AtWork::with(&self.at_work, source);
+            let _at_work = self.at_work.begin(source);
             if let Err(error) = self.store(group, bytes, data, cv) {
                 self.fail(error);
                 return Flow::Cancel;
@@ -887,7 +864,7 @@ impl Transfer {
             let here = (group_bytes - came.len()) as u64;
             self.other_bytes.fetch_add(other_bytes, Ordering::Release);
             self.local_bytes.fetch_add(here - other_bytes, Ordering::Release);
-            let _at_work = AtWork::with(&self.at_work, source);
+            let _at_work = self.at_work.begin(source);
             if let Err(error) = self.store(group, &bytes, &update::data_pieces(&bytes), cv) {
                 self.fail(error);
                 return Flow::Cancel;

@@ -47,7 +47,11 @@ fn the_gate_sees_who_has_the_machine() {
     let stop = AtomicBool::new(false);
     let loaded = std::thread::scope(|scope| {
         for _ in 0..processors {
-            scope.spawn(|| while !stop.load(Ordering::Relaxed) {});
+            scope.spawn(|| {
+                while !stop.load(Ordering::Relaxed) {
+                    std::hint::spin_loop();
+                }
+            });
         }
         lab.reset_stats().unwrap();
         run_for(seconds(1.0));
