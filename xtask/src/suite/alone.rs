@@ -12,9 +12,6 @@ pub(super) const ALONE: [(&str, &str, &str, &str); 40] = [
     ("dray-lab", "calibration", "tcp_gets_what_its_headers_leave", TIMES),
     ("dray-lab", "calibration", "two_senders_share_a_bottleneck", TIMES),
     ("dray-lab", "calibration", "udp_overload_gets_the_rate", TIMES),
-    ("dray-lab", "gate", "the_gate_sees_what_a_senders_device_drops", TIMES),
-    ("dray-lab", "gate", "the_gate_sees_what_the_engine_takes", TIMES),
-    ("dray-lab", "gate", "the_gate_sees_who_has_the_machine", TIMES),
     (
         "dray-node",
         "dray_node",
@@ -41,6 +38,9 @@ pub(super) const ALONE: [(&str, &str, &str, &str); 40] = [
         "transfer::update::tests::disk::whoever_may_read_the_disk_sends_the_rest_alone",
         PACE,
     ),
+    ("dray-lab", "gate", "the_gate_sees_what_a_senders_device_drops", TIMES),
+    ("dray-lab", "gate", "the_gate_sees_what_the_engine_takes", TIMES),
+    ("dray-lab", "gate", "the_gate_sees_who_has_the_machine", TIMES),
     (
         "dray-e2e",
         "daemon_directory",
@@ -83,7 +83,7 @@ const HEALTHY: &str = "the time of a run with trouble is compared with that of o
 
 /// Whether what would not hold beside many others holds beside one, each with a core to itself.
 pub(super) fn bears_another(why: &str) -> bool {
-    [ROUND_TRIPS, HEALTHY].contains(&why)
+    [ROUND_TRIPS, HEALTHY, HOPE].contains(&why)
 }
 
 /// Whether each one of the list is among `known`: package, program and tests.

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use dray_core::hash_tree::{Geometry, PairStore, Verifier};
+use dray_core::hash_tree::{Geometry, PairStore, Subtree, Verifier};
 use dray_core::limits::UNIT_BYTES;
 use dray_core::message::{Hello, ObjectName, PROTOCOL_VERSION, feature};
 use dray_core::permit::Budget;
 use dray_core::range::RangeSet;
-use dray_core::source::{Grade, SourceCapabilities, SourceDescription, SourceId};
+use dray_core::source::{DataPiece, Grade, RequestId, SourceCapabilities, SourceDescription, SourceId};
 use dray_core::store::Store;
 use dray_core::{ErrorKind, Oid, Result};
-use dray_engine::planner::DeliveryMode;
+use dray_engine::planner::{DeliveryMode, Standing};
 use dray_liar::{Liar, Lie, LyingHolder, WithRecipes};
 use dray_store::local::{Delivery, DeliveryOptions, FinishOptions};
-use dray_store::memory::MemoryStore;
+use dray_store::memory::{MemoryPartial, MemoryStore};
 use dray_transfer::direct::{DialConfig, Target, dial};
 use dray_transfer::holder::StoredHeld;
 use dray_transfer::lanes::LaneSet;
@@ -182,4 +182,138 @@ fn random_liars_alone_are_all_named() {
             assert!(error.to_string().contains(&format!("holder {number}")), "{lies:?}: {error}");
         }
     }
+}
+
+/// A place whose first write takes until it is let go.
+#[derive(Debug)]
+struct SlowPlace {
+    place: MemoryPartial,
+    is_let_go: Mutex<bool>,
+    lets_go: Condvar,
+}
+
+impl SlowPlace {
+    fn await_it(&self) {
+        drop(self.lets_go.wait_while(lock(&self.is_let_go), |is_let_go| !*is_let_go));
+    }
+}
+
+impl PairStore for SlowPlace {
+    fn read_pairs(&self, first_index: u64, out: &mut [u8]) -> Result<()> {
+        self.place.read_pairs(first_index, out)
+    }
+
+    fn write_at(&self, offset: u64, bytes: &[u8]) -> Result<()> {
+        self.place.write_at(offset, bytes)
+    }
+}
+
+impl PartialObject for SlowPlace {
+    fn size_bytes(&self) -> u64 {
+        self.place.size_bytes()
+    }
+
+    fn marked_units(&self) -> RangeSet {
+        self.place.marked_units()
+    }
+
+    fn write_data(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.await_it();
+        self.place.write_data(offset, data)
+    }
+
+    fn write_hole(&self, range: Range<u64>) -> Result<()> {
+        self.place.write_hole(range)
+    }
+
+    fn read_data(&self, offset: u64, out: &mut [u8]) -> Result<()> {
+        self.place.read_data(offset, out)
+    }
+
+    fn mark_unit(&self, unit: u64) -> Result<()> {
+        self.place.mark_unit(unit)
+    }
+
+    fn unmark_unit(&self, unit: u64) -> Result<()> {
+        self.place.unmark_unit(unit)
+    }
+}
+
+/// Takes requests, and says nothing by itself.
+#[derive(Debug, Default)]
+struct Quiet(Mutex<Vec<(RequestId, Subtree)>>);
+
+impl Source for Quiet {
+    fn describe(&self) -> SourceDescription {
+        let capabilities =
+            SourceCapabilities { grade: Grade::Vouched, cancel: true, holes: true, under_way_bytes: 0 };
+        SourceDescription { label: "quiet".into(), priority: 0, weight: 1, capabilities }
+    }
+
+    fn object(&self) -> ObjectName {
+        ObjectName::Oid(Oid::of(b""))
+    }
+
+    fn call(&self, call: SourceCall) {
+        if let SourceCall::Fetch { request, groups, .. } = call {
+            lock(&self.0).push((request, groups));
+        }
+    }
+}
+
+/// S10: while this end stores what a source brought, however slow its disk, that source is not silent; another one that owes something and says nothing is.
+#[test]
+fn a_slow_disk_here_is_no_silence_of_a_source() {
+    let geometry = Geometry::new(4 * UNIT_BYTES);
+    let place = MemoryPartial::new(geometry.size_bytes()).unwrap();
+    let slow = SlowPlace { place, is_let_go: Mutex::default(), lets_go: Condvar::default() };
+    let slow = Arc::new(slow);
+    let pairs: Arc<dyn PairStore> = slow.clone();
+    let mut wanted = RangeSet::new();
+    wanted.insert(0..geometry.units());
+    let transfer = Transfer::new(
+        Truth::Vouched(Collector::new(geometry, pairs)),
+        Sink::Rest(slow.clone()),
+        wanted,
+        0,
+        Budget::new(4 << 20),
+        DeliveryMode::OutOfOrder,
+        Start::Whole,
+    );
+    let sources = [SourceId(0), SourceId(1)].map(|id| (id, Arc::new(Quiet::default())));
+    for (id, source) in &sources {
+        transfer.add_source(*id, source.clone());
+    }
+    for (id, _) in &sources {
+        let up = SourceEvent::Up { size_bytes: geometry.size_bytes(), name: None, round_trip_us: Some(1000) };
+        transfer.handle(*id, up);
+    }
+    transfer.pump();
+    let [(brings, request), _] = sources.each_ref().map(|(id, source)| {
+        let asked = lock(&source.0).first().copied();
+        (*id, asked.expect("both were asked"))
+    });
+    let standings = || transfer.explain().sources.iter().map(|source| source.standing).collect::<Vec<_>>();
+    let seen = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let bytes = vec![7; GROUP_BYTES as usize];
+            let data = [DataPiece { start: 0, end: GROUP_BYTES as u32 }];
+            let (request, groups) = request;
+            let group = SourceEvent::Group { request, group: groups.start, bytes: &bytes, data: &data };
+            transfer.handle(brings, group);
+        });
+        let (stop, began) = (Stop::new(), Instant::now());
+        let mut seen = Vec::new();
+        let result = transfer.wait(&stop, &mut || {
+            if began.elapsed() > Duration::from_secs(3) && seen.is_empty() {
+                seen = standings();
+                *lock(&slow.is_let_go) = true;
+                slow.lets_go.notify_all();
+                stop.flag().store(true, Ordering::Relaxed);
+            }
+        });
+        assert!(result.is_err(), "stopped");
+        seen
+    });
+    assert_eq!(seen, [Standing::Up, Standing::Frozen]);
 }
