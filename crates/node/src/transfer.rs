@@ -609,6 +609,7 @@ impl Transfer {
     fn handle(&self, source: SourceId, event: SourceEvent<'_>) -> Flow {
         let now_us = self.now_us();
         let mut flow = Flow::Continue;
+        let _at_work = self.at_work.begin_with(source, &event);
         match event {
             SourceEvent::Up { size_bytes, name, round_trip_us } => {
                 {
@@ -625,6 +626,7 @@ impl Transfer {
             }
             SourceEvent::Parents { request, pairs } => {
                 let parents = self.parents(request, pairs);
+                let now_us = self.now_us();
                 let mut planner = lock(&self.planner);
                 match parents {
                     Ok(true) => planner.handle_parents(now_us, source, request),
@@ -782,7 +784,6 @@ impl Transfer {
             planner.handle_group(now_us, source, request, group)
         };
         if disposition == Disposition::Deliver {
-            let _at_work = self.at_work.begin(source);
             if let Err(error) = self.store(group, bytes, data, cv) {
                 self.fail(error);
                 return Flow::Cancel;
@@ -864,7 +865,6 @@ impl Transfer {
             let here = (group_bytes - came.len()) as u64;
             self.other_bytes.fetch_add(other_bytes, Ordering::Release);
             self.local_bytes.fetch_add(here - other_bytes, Ordering::Release);
-            let _at_work = self.at_work.begin(source);
             if let Err(error) = self.store(group, &bytes, &update::data_pieces(&bytes), cv) {
                 self.fail(error);
                 return Flow::Cancel;

@@ -102,18 +102,13 @@ impl Drop for Engine {
 /// If real-time priority is refused, or there is no `chrt` to ask for it.
 pub fn run_first() -> io::Result<()> {
     rustix::thread::set_current_timer_slack(std::num::NonZeroU64::new(1))?;
-    schedule(&["--reset-on-fork", "--fifo"], PRIORITY)
-}
-
-/// Puts the calling thread into a class of the scheduler (`chrt`(1)).
-pub(crate) fn schedule(class: &[&str], priority: &str) -> io::Result<()> {
     let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
-    let output = Command::new("chrt").args(class).args(["--pid", priority, &thread]).output();
+    let arguments = ["--reset-on-fork", "--fifo", "--pid", PRIORITY, &thread];
+    let output = Command::new("chrt").args(arguments).output();
     let output = output.map_err(|error| io::Error::new(error.kind(), format!("run chrt: {error}")))?;
     if !output.status.success() {
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        let text = format!("chrt {} of a thread: {said}", class.join(" "));
-        return Err(io::Error::new(io::ErrorKind::PermissionDenied, text));
+        return Err(io::Error::new(io::ErrorKind::PermissionDenied, format!("real-time priority: {said}")));
     }
     Ok(())
 }
@@ -273,7 +268,7 @@ impl Running {
     }
 }
 
-pub(crate) fn thread_cpu() -> Duration {
+fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }

@@ -491,15 +491,11 @@ fn poisoned<T>(_: T) -> io::Error {
     io::Error::other("a thread of the lab has panicked")
 }
 
-/// `USER_HZ` of every architecture that this runs on: ticks a second in `/proc/stat`.
-const TICK_NS: u64 = 10_000_000;
-
-/// Ticks of all processors that were idle (waiting for disks included), and all ticks, from `/proc/stat`. What only kept a processor awake was idle, too.
+/// Ticks of all processors that were idle (waiting for disks included), and all ticks, from `/proc/stat`.
 fn machine_ticks() -> Option<(u64, u64)> {
     let text = std::fs::read_to_string("/proc/stat").ok()?;
     let fields: Vec<u64> =
         text.lines().next()?.split_whitespace().skip(1).map_while(|field| field.parse().ok()).collect();
     // user nice system idle iowait irq softirq steal; guest time is part of user time (proc_stat(5)).
-    let awake = crate::awake::spent_ns() / TICK_NS;
-    Some((fields.get(3)? + fields.get(4)? + awake, fields.iter().take(8).sum()))
+    Some((fields.get(3)? + fields.get(4)?, fields.iter().take(8).sum()))
 }

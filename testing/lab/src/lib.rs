@@ -48,7 +48,6 @@ mod trace;
 mod turn;
 mod wire;
 
-pub use awake::longest_absence;
 pub use engine::run_first;
 pub use host::{Host, Ran};
 pub use lab::{Access, AccessIds, Lab, LinkIds, MeshIds, NicId, PipeId};

@@ -12,20 +12,21 @@ use crate::lab::Lab;
 /// Held while something runs that others could disturb, or that could disturb others.
 #[derive(Debug)]
 pub struct Turn {
-    _lock: Option<File>,
+    // Let go before the lock is.
     _awake: Option<Awake>,
+    _lock: Option<File>,
 }
 
 /// Set by whoever holds the turn for the programs that it starts.
 const HELD: &str = "DRAY_TEST_TURN";
 
 impl Turn {
-    /// Waits for the turn: `alone` for what measures time or memory, shared for everything else. Alone, no processor is halted meanwhile: each has a thread that
-    /// stands back behind all others. With `DRAY_TEST_TURN` set it is held
+    /// Waits for the turn: `alone` for what measures time or memory, shared for everything else. Alone, no idle processor is
+    /// halted meanwhile, where the kernel can do without. With `DRAY_TEST_TURN` set it is held
     /// by whoever started this program, `cargo xtask tests`: waiting is then no part of the time that a test may take.
     ///
     /// # Errors
-    /// If `dray-e2e.lock` in the directory for temporary files cannot be opened or locked; `alone`, if there is no `chrt`; or if `alone` is asked for by a test that was
+    /// If `dray-e2e.lock` in the directory for temporary files cannot be opened or locked, or what the kernel refuses; or if `alone` is asked for by a test that was
     /// started beside others (`DRAY_TEST_BESIDE`, set by `cargo xtask tests`): it would stand in their way for nothing.
     pub fn take(alone: bool) -> io::Result<Turn> {
         if alone && std::env::var_os("DRAY_TEST_BESIDE").is_some() {
@@ -42,8 +43,8 @@ impl Turn {
     }
 
     fn have(lock: Option<File>, alone: bool) -> io::Result<Turn> {
-        let awake = alone.then(Awake::keep).transpose()?;
-        Ok(Turn { _lock: lock, _awake: awake })
+        let awake = if alone { Awake::keep()? } else { None };
+        Ok(Turn { _awake: awake, _lock: lock })
     }
 }
 

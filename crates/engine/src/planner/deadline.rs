@@ -16,7 +16,7 @@ impl Planner {
         let is_pending = self.work.next_run().is_some();
         let sources = self.sources.values().filter(|record| record.is_up_or_stalled()).filter_map(|record| {
             if self.config.strategy.deadlines && is_timed(record) {
-                Some(record.silent_since_us.saturating_add(self.config.progress_timeout_us))
+                Some(record.unheard_since_us().saturating_add(self.config.progress_timeout_us))
             } else {
                 (is_pending && record.paused_until_us > self.polled_us).then_some(record.paused_until_us)
             }
@@ -61,7 +61,7 @@ impl Planner {
     fn set_silent_aside(&mut self, now_us: u64) {
         let timeout_us = self.config.progress_timeout_us;
         let is_late = |record: &SourceRecord| {
-            is_timed(record) && now_us.saturating_sub(record.silent_since_us) >= timeout_us
+            is_timed(record) && now_us.saturating_sub(record.unheard_since_us()) >= timeout_us
         };
         let late: Vec<SourceId> =
             self.sources.iter().filter(|(_, record)| is_late(record)).map(|(&id, _)| id).collect();

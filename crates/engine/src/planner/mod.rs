@@ -371,13 +371,12 @@ impl Planner {
         }
     }
 
-    /// This end is at work with what came from the source, as on a slow disk, and takes nothing more of it meanwhile: that is not the source's silence.
-    /// To be told again and again while it lasts. It is no progress.
+    /// This end is at work with what came from the source, as on a slow disk, and may take nothing more of it meanwhile: it is not set aside, nor given up, for
+    /// that. Others help out all the same, as where it is silent: of several connections another one may be. To be told again and again while it lasts.
     pub fn handle_at_work(&mut self, now_us: u64, source: SourceId) {
         self.begin(now_us);
-        let record = self.sources.get_mut(&source).filter(|record| record.state == SourceState::Up);
-        if let Some(record) = record {
-            record.silent_since_us = now_us;
+        if let Some(record) = self.sources.get_mut(&source) {
+            record.at_work_us = record.at_work_us.max(now_us);
         }
     }
 

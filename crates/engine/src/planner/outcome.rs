@@ -45,13 +45,16 @@ impl Planner {
         let mut culprits: Vec<&SourceRecord> = self.sources.values().collect();
         // Those who could have gone on come first.
         culprits.sort_by_key(|record| record.is_over());
-        let names = name(culprits.iter().map(|record| describe(record)), ", ");
+        let names = name(culprits.iter().map(|record| describe(record, self.polled_us)), ", ");
         let mut text = format!("no progress for {seconds} s: {names}");
         if self.budget_retry_us.is_some() {
             text += "; the memory budget had no room for another request";
         }
-        let advice =
-            "check the network and that the sender still runs, then run the same command again: it resumes";
+        let advice = if culprits.iter().any(|record| record.is_at_work(self.polled_us)) {
+            "check the disk that is written to, then run the same command again: it resumes"
+        } else {
+            "check the network and that the sender still runs, then run the same command again: it resumes"
+        };
         self.fail(Cause::new(ErrorKind::TimedOut, text).advise(advice));
     }
 
@@ -85,8 +88,11 @@ fn name(culprits: impl ExactSizeIterator<Item = String>, between: &str) -> Strin
     names.join(between)
 }
 
-fn describe(record: &SourceRecord) -> String {
+fn describe(record: &SourceRecord, now_us: u64) -> String {
     let state = match record.state {
+        SourceState::Up | SourceState::Stalled if record.is_at_work(now_us) => {
+            "what it sent was still being stored here"
+        }
         SourceState::Connecting => "never answered",
         SourceState::Up | SourceState::Stalled if record.keeps_failing() => "keeps failing",
         SourceState::Up | SourceState::Stalled => "went silent",

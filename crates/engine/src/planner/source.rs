@@ -13,6 +13,8 @@ use super::{Outstanding, SourceState, SourceStats, WindowLimits};
 const FAILURES_BEFORE_STALLED: u32 = 3;
 /// A source that owes something is silent after this long, at least.
 const SILENT_S: f64 = 1.0;
+/// For so long it counts that this end was at work, microseconds.
+const AT_WORK_US: u64 = 1_000_000;
 /// Whoever has sent so many bytes more since its last group is at work, though the next is not whole: several connections may share
 /// a slow path.
 const SIGN_BYTES: u64 = GROUP_BYTES / 4;
@@ -40,6 +42,8 @@ pub(super) struct SourceRecord {
     pub(super) outstanding_bytes: u64,
     /// Since when it has owed something without a sign of life.
     pub(super) silent_since_us: u64,
+    /// When this end was last told to be at work with what came from it.
+    pub(super) at_work_us: u64,
     /// Bytes that have come from it, as far as is known.
     received_bytes: u64,
     /// How many these were when it was seen at work last, and when that was; `None` from a group until they are counted again.
@@ -82,6 +86,7 @@ impl SourceRecord {
             running: 0,
             outstanding_bytes: 0,
             silent_since_us: 0,
+            at_work_us: 0,
             received_bytes: 0,
             sign_bytes: Some(0),
             sign_us: 0,
@@ -135,6 +140,16 @@ impl SourceRecord {
             Some(count) => self.requests.len() as f64 / count as f64,
             None => self.outstanding_bytes as f64 / self.window.bytes() as f64,
         }
+    }
+
+    /// Since when nothing was heard of it that could have been: while this end is at work with what came from it, it is not listened to.
+    pub(super) fn unheard_since_us(&self) -> u64 {
+        self.silent_since_us.max(self.at_work_us)
+    }
+
+    /// This end is at work with what came from it, or was within the last second.
+    pub(super) fn is_at_work(&self, now_us: u64) -> bool {
+        self.at_work_us > 0 && now_us < self.at_work_us.saturating_add(AT_WORK_US)
     }
 
     /// Seconds since it was last heard, if it owes something.

@@ -3,28 +3,33 @@
 use std::collections::BTreeMap;
 use std::sync::Mutex;
 
-use dray_core::source::SourceId;
+use dray_core::source::{SourceEvent, SourceId};
 
 use crate::lock;
 
-/// For each source of which bytes are being stored, by how many threads.
+/// For each source of which something was ever stored, how many threads do so now.
 #[derive(Default)]
 pub(super) struct AtWork(Mutex<BTreeMap<SourceId, usize>>);
 
 impl AtWork {
-    /// The calling thread stores bytes of `source` until the result is dropped.
-    pub(super) fn begin(&self, source: SourceId) -> Storing<'_> {
-        *lock(&self.0).entry(source).or_default() += 1;
-        Storing { at_work: self, source }
+    /// The calling thread takes `event` of `source` until the result is dropped; `None` if nothing of it is read or written here, with a disk as slow as it may be.
+    pub(super) fn begin_with(&self, source: SourceId, event: &SourceEvent<'_>) -> Option<Storing<'_>> {
+        match event {
+            SourceEvent::Parents { .. } | SourceEvent::Group { .. } | SourceEvent::Rest { .. } => {
+                *lock(&self.0).entry(source).or_default() += 1;
+                Some(Storing { at_work: self, source })
+            }
+            _ => None,
+        }
     }
 
     /// Those of which bytes are being stored.
     pub(super) fn sources(&self) -> Vec<SourceId> {
-        lock(&self.0).keys().copied().collect()
+        lock(&self.0).iter().filter(|(_, threads)| **threads > 0).map(|(&source, _)| source).collect()
     }
 }
 
-/// See [`AtWork::begin`].
+/// See [`AtWork::begin_with`].
 pub(super) struct Storing<'a> {
     at_work: &'a AtWork,
     source: SourceId,
@@ -32,12 +37,8 @@ pub(super) struct Storing<'a> {
 
 impl Drop for Storing<'_> {
     fn drop(&mut self) {
-        let mut counts = lock(&self.at_work.0);
-        if let Some(count) = counts.get_mut(&self.source) {
-            *count -= 1;
-            if *count == 0 {
-                counts.remove(&self.source);
-            }
+        if let Some(threads) = lock(&self.at_work.0).get_mut(&self.source) {
+            *threads -= 1;
         }
     }
 }

@@ -11,7 +11,7 @@ use dray_core::range::RangeSet;
 use dray_core::source::{DataPiece, Grade, RequestId, SourceCapabilities, SourceDescription, SourceId};
 use dray_core::store::Store;
 use dray_core::{ErrorKind, Oid, Result};
-use dray_engine::planner::{DeliveryMode, Standing};
+use dray_engine::planner::DeliveryMode;
 use dray_liar::{Liar, Lie, LyingHolder, WithRecipes};
 use dray_store::local::{Delivery, DeliveryOptions, FinishOptions};
 use dray_store::memory::{MemoryPartial, MemoryStore};
@@ -261,7 +261,7 @@ impl Source for Quiet {
     }
 }
 
-/// S10: while this end stores what a source brought, however slow its disk, that source is not silent; another one that owes something and says nothing is.
+/// S10: while this end stores what a source brought, however slow its disk, that source is not set aside for its silence; another one that owes something and says nothing is.
 #[test]
 fn a_slow_disk_here_is_no_silence_of_a_source() {
     let geometry = Geometry::new(4 * UNIT_BYTES);
@@ -293,7 +293,7 @@ fn a_slow_disk_here_is_no_silence_of_a_source() {
         let asked = lock(&source.0).first().copied();
         (*id, asked.expect("both were asked"))
     });
-    let standings = || transfer.explain().sources.iter().map(|source| source.standing).collect::<Vec<_>>();
+    let states = || transfer.stats().iter().map(|stats| stats.state).collect::<Vec<_>>();
     let seen = std::thread::scope(|scope| {
         scope.spawn(|| {
             let bytes = vec![7; GROUP_BYTES as usize];
@@ -305,8 +305,8 @@ fn a_slow_disk_here_is_no_silence_of_a_source() {
         let (stop, began) = (Stop::new(), Instant::now());
         let mut seen = Vec::new();
         let result = transfer.wait(&stop, &mut || {
-            if began.elapsed() > Duration::from_secs(3) && seen.is_empty() {
-                seen = standings();
+            if began.elapsed() > Duration::from_millis(PROGRESS_TIMEOUT_MS + 1000) && seen.is_empty() {
+                seen = states();
                 *lock(&slow.is_let_go) = true;
                 slow.lets_go.notify_all();
                 stop.flag().store(true, Ordering::Relaxed);
@@ -315,5 +315,5 @@ fn a_slow_disk_here_is_no_silence_of_a_source() {
         assert!(result.is_err(), "stopped");
         seen
     });
-    assert_eq!(seen, [Standing::Up, Standing::Frozen]);
+    assert_eq!(seen, [SourceState::Up, SourceState::Stalled]);
 }

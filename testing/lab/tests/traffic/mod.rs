@@ -18,31 +18,24 @@ pub(crate) const FLOOD_PACKET: usize = FLOOD_PAYLOAD + 28;
 const BUFFER_BYTES: usize = 64 << 20;
 
 /// How often a measurement is made that failed while the machine was too busy, or was not there.
-const ATTEMPTS: u32 = 12;
-/// A processor that was away for longer may have made whoever witnesses a measurement late.
-const ABSENCE_MAX: Duration = Duration::from_micros(500);
+const ATTEMPTS: u32 = 8;
 
-/// Runs a measurement, and again if it failed while the machine was too busy for it to mean anything, or the machine below this one took a processor away, whether it says so or not: then whoever
-/// witnesses what is measured is late, and no engine need be. What is taken from a thread that works is not always told: it has failed where it failed twice though nothing was said.
+/// Runs a measurement, and again if it failed while the machine was too busy for it to mean anything, or the machine below this one took a processor away: then whoever
+/// witnesses what is measured is late, and no engine need be. Not every such moment is told: it counts as failed where it failed twice though nothing was said against it.
 /// The calling thread, which says when something begins and ends, goes before others.
 pub(crate) fn measured(mut attempt: impl FnMut() -> (Result<(), String>, Stats)) {
     go_first();
     let mut failures = 0;
     for left in (0..ATTEMPTS).rev() {
         let stolen_before = stolen();
-        dray_lab::longest_absence();
         let (outcome, stats) = attempt();
         println!("{stats}");
         let Err(wrong) = outcome else { return };
-        let (validity, is_stolen, absence) =
-            (stats.validity(), stolen() > stolen_before, dray_lab::longest_absence());
-        let said = format!(
-            "the run was {validity:?}, processor time was stolen: {is_stolen}, a processor was away for {absence:?}"
-        );
-        failures += u32::from(validity.is_ok() && !is_stolen && absence <= ABSENCE_MAX);
+        let (validity, is_robbed) = (stats.validity(), stolen() > stolen_before);
+        failures += u32::from(validity.is_ok() && !is_robbed);
         let may_repeat = left > 0 && failures < 2;
-        assert!(may_repeat, "{wrong}; {said}");
-        println!("again, since {said}: {wrong}");
+        assert!(may_repeat, "{wrong}; the run was {validity:?}, processor time was stolen: {is_robbed}");
+        println!("again, since the run was {validity:?}, processor time was stolen: {is_robbed}: {wrong}");
     }
 }
 

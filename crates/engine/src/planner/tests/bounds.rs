@@ -429,6 +429,32 @@ fn a_slow_disk_here_is_no_silence_of_the_source() {
     }
 }
 
+/// S10: it ends all the same where nothing comes to its end, and the error says that it is this end that hangs. Others help out meanwhile, as where the source is silent.
+#[test]
+fn a_disk_that_hangs_here_is_told_as_that() {
+    for is_at_work in [true, false] {
+        let mut planner = planner(4);
+        add_up(&mut planner, 0, A, "direct", 0);
+        let asked = drain(&mut planner, 0).0;
+        planner.handle_group(0, A, asked[0].request, 0);
+        let mut now_us = 0;
+        while planner.outcome().is_none() {
+            now_us += S / 10;
+            if is_at_work {
+                planner.handle_at_work(now_us, A);
+            }
+            drain(&mut planner, now_us);
+            if now_us == 2 * S {
+                assert_eq!(standing(&planner, now_us, A).0, Standing::Frozen);
+            }
+        }
+        assert_eq!(now_us, 25 * S);
+        let error = failure(&planner);
+        assert_eq!(error.what().contains("was still being stored here"), is_at_work, "{error}");
+        assert_eq!(error.advice().unwrap().contains("disk"), is_at_work, "{error}");
+    }
+}
+
 /// Failures that follow each other are paused for twice as long each time, up to 5 s; what fails within 100 ms fails with it.
 #[test]
 fn pauses_double() {
