@@ -290,3 +290,32 @@ fn more_sources_are_bounded() {
         assert_eq!(Message::from_bytes(&message.to_bytes()).is_ok(), is_taken, "{lengths:?}");
     }
 }
+
+/// S4: of what would become of entries no more is told at once than a message may have, with paths, letters and links that can be such.
+#[test]
+fn what_is_planned_is_bounded() {
+    use crate::limits::{TREE_BATCH_BYTES_MAX, TREE_NAMED_MAX};
+    let bytes = |count| minicbor::bytes::ByteVec::from(vec![b'x'; count]);
+    let item = |path, letters: Option<usize>, link: Option<usize>| PlannedItem {
+        action: 0,
+        path: bytes(path),
+        changes: None,
+        letters: letters.map(bytes),
+        link: link.map(bytes),
+    };
+    let most = TREE_BATCH_BYTES_MAX;
+    for (count, item, is_taken) in [
+        (1, item(most, Some(11), Some(most)), true),
+        (TREE_NAMED_MAX, item(1, None, None), true),
+        (TREE_NAMED_MAX + 1, item(1, None, None), false),
+        (1, item(most + 1, None, None), false),
+        (1, item(1, Some(10), None), false),
+        (1, item(1, Some(12), None), false),
+        (1, item(1, None, Some(most + 1)), false),
+    ] {
+        let told = (count, item.path.len(), item.letters.as_ref().map(|letters| letters.len()));
+        let message = Message::Planned(Planned { items: vec![item; count] });
+        let read = message.to_bytes();
+        assert_eq!(Message::from_bytes(&read).is_ok(), is_taken, "{told:?}");
+    }
+}

@@ -105,6 +105,13 @@ fn duplicates_are_bounded() {
     assert!(asked.iter().all(|asked| asked.groups.groups == UNIT_GROUPS));
     let ends: Vec<u64> = asked.iter().map(|asked| asked.groups.end()).collect();
     assert!(ends.is_sorted_by(|left, right| left > right) && ends[0] == units * UNIT_GROUPS, "{ends:?}");
+    // What has come from the one will still come from the other: it leaves no room for more.
+    for asked in &asked {
+        for group in asked.groups.start..asked.groups.end() - 1 {
+            planner.handle_group(501 * S, B, asked.request, group);
+        }
+    }
+    assert!(drain(&mut planner, 501 * S).0.is_empty());
 }
 
 /// Design 9: a liar among several is barred for its first wrong bytes, and the account says why.
