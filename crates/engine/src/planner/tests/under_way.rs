@@ -199,3 +199,26 @@ fn bytes_without_a_group_are_no_sign_for_long() {
     assert_eq!(planner.best_priority(now_us + S), Some(1));
     assert_eq!(trickle(&mut planner, now_us, 200), Some(30));
 }
+
+/// R6, design 8: of a source of which nothing has come nothing is waited for as under way, also where nobody's rate is known.
+#[test]
+fn nothing_is_waited_for_of_who_has_sent_nothing() {
+    let config = PlannerConfig { geometry: Geometry::new(GROUP_BYTES), ..planner(1).config };
+    let mut wanted = RangeSet::new();
+    wanted.insert(0..1);
+    let mut planner = Planner::new(config, wanted);
+    let capabilities = SourceCapabilities {
+        grade: Grade::Proven,
+        cancel: true,
+        holes: true,
+        under_way_bytes: CHANNEL_BYTES,
+    };
+    planner.add_source(B, SourceDescription { label: "ssh".into(), priority: 0, weight: 1, capabilities });
+    planner.handle_up(0, B, Some(MS));
+    assert_eq!(drain(&mut planner, 0).0.len(), 1);
+    add_up(&mut planner, 0, A, "direct", 0);
+    // A sixteenth of a second for the group, and a millisecond; a duplicate wins where it takes half as long again, and 50 ms.
+    let (when_us, asked, cancelled, _) = bounds::wait(&mut planner, 0);
+    assert_eq!((asked[0].source, cancelled), (A, vec![]));
+    assert!((145 * MS..=147 * MS).contains(&when_us), "{when_us}");
+}
