@@ -3,10 +3,11 @@
 
 mod traffic;
 
+use std::net::{IpAddr, SocketAddr};
 use std::process::{Child, Command};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use dray_lab::{Lab, Link, Turn};
+use dray_lab::{Host, Lab, Link, Turn};
 use traffic::*;
 
 /// Processor time of the threads of that name in this process, as the kernel counts it (`/proc/PID/task/TID/schedstat`), and how many there are.
@@ -23,6 +24,26 @@ fn time_of(thread: &str) -> (Duration, usize) {
         }
     }
     (Duration::from_nanos(ns), found)
+}
+
+/// Two hosts, of which one listens for a flood of the other, and nothing counted yet.
+struct Listening {
+    lab: Lab,
+    a: Host,
+    from: IpAddr,
+    to: SocketAddr,
+    sink: Task<Vec<(u64, Instant)>>,
+}
+
+impl Listening {
+    fn start() -> Listening {
+        let mut lab = Lab::new().unwrap();
+        let link = lab.link("a", "b", Link::UNSHAPED, Link::UNSHAPED).unwrap();
+        let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
+        let (to, sink) = sink(&b, lab.address(link.b));
+        lab.reset_stats().unwrap();
+        Listening { a, from: lab.address(link.a), to, sink, lab }
+    }
 }
 
 /// Issue "a validity gate on every run": the share of the machine that was idle falls when programs compute on all processors, also such as an sshd would start, and then the
@@ -71,14 +92,10 @@ fn the_gate_sees_who_has_the_machine() {
 fn the_gate_sees_what_the_engine_takes() {
     dray_lab::require!();
     let _turn = Turn::take(true).unwrap();
-    let mut lab = Lab::new().unwrap();
-    let link = lab.link("a", "b", Link::UNSHAPED, Link::UNSHAPED).unwrap();
-    let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
-    let (to, sink) = sink(&b, lab.address(link.b));
-    lab.reset_stats().unwrap();
+    let Listening { lab, a, from, to, sink } = Listening::start();
     let before = time_of("lab engine");
     assert_eq!(before.1, 1, "one lab at a time");
-    let flood = flood(&a, lab.address(link.a), to, 300e6, u64::MAX);
+    let flood = flood(&a, from, to, 300e6, u64::MAX);
     run_for(seconds(1.5));
     let (stats, spent) = (lab.stats().unwrap(), time_of("lab engine").0 - before.0);
     flood.finish();
@@ -98,14 +115,10 @@ fn the_gate_sees_what_a_senders_device_drops() {
     const PACKETS: u64 = 6000;
     dray_lab::require!();
     let _turn = Turn::take(true).unwrap();
-    let mut lab = Lab::new().unwrap();
-    let link = lab.link("a", "b", Link::UNSHAPED, Link::UNSHAPED).unwrap();
-    let (a, b) = (lab.host("a").unwrap(), lab.host("b").unwrap());
-    let (to, sink) = sink(&b, lab.address(link.b));
-    lab.reset_stats().unwrap();
+    let Listening { lab, a, from, to, sink } = Listening::start();
     lab.stall(seconds(2.0));
     // A thousandth of a second for each hundred packets: less than a tenth of a second, and the engine stands still for two.
-    assert_eq!(flood(&a, lab.address(link.a), to, 1e9, PACKETS).wait(), PACKETS);
+    assert_eq!(flood(&a, from, to, 1e9, PACKETS).wait(), PACKETS);
     let stats = lab.stats().unwrap();
     run_for(seconds(0.2));
     let came = sink.finish().len() as u64;

@@ -401,7 +401,7 @@ fn silence_is_measured_by_path_and_rate() {
     }
 }
 
-/// S10: who is silent because this end is at work with what it sent is not taken for silent, and not barred for memory that others need. Who is silent by itself is.
+/// S10: who is silent because this end is at work with what it sent is not set aside, and not barred for memory that others need. Who is silent by itself is.
 #[test]
 fn a_slow_disk_here_is_no_silence_of_the_source() {
     for is_at_work in [true, false] {

@@ -7,17 +7,22 @@ use super::*;
 /// Bytes in the buffers of an ssh channel.
 const CHANNEL_BYTES: u64 = 2 * UNIT_BYTES;
 
-/// All of `units` are wanted, windows begin with four of them, and B is up whose channel holds two: it is asked for the first four.
-fn begun_over_a_channel(units: u64) -> (Planner, Vec<Asked>) {
-    let mut planner = bounds::wide(units, 4);
+/// B is up, over a channel.
+fn add_channel(planner: &mut Planner, priority: u16) {
     let capabilities = SourceCapabilities {
         grade: Grade::Proven,
         cancel: true,
         holes: true,
         under_way_bytes: CHANNEL_BYTES,
     };
-    planner.add_source(B, SourceDescription { label: "ssh".into(), priority: 1, weight: 1, capabilities });
+    planner.add_source(B, SourceDescription { label: "ssh".into(), priority, weight: 1, capabilities });
     planner.handle_up(0, B, Some(MS));
+}
+
+/// All of `units` are wanted, windows begin with four of them, and B is up whose channel holds two: it is asked for the first four.
+fn begun_over_a_channel(units: u64) -> (Planner, Vec<Asked>) {
+    let mut planner = bounds::wide(units, 4);
+    add_channel(&mut planner, 1);
     let (of_b, ..) = drain(&mut planner, 0);
     assert_eq!(of_b.iter().map(|asked| asked.groups.groups).collect::<Vec<_>>(), [UNIT_GROUPS; 4]);
     (planner, of_b)
@@ -207,14 +212,7 @@ fn nothing_is_waited_for_of_who_has_sent_nothing() {
     let mut wanted = RangeSet::new();
     wanted.insert(0..1);
     let mut planner = Planner::new(config, wanted);
-    let capabilities = SourceCapabilities {
-        grade: Grade::Proven,
-        cancel: true,
-        holes: true,
-        under_way_bytes: CHANNEL_BYTES,
-    };
-    planner.add_source(B, SourceDescription { label: "ssh".into(), priority: 0, weight: 1, capabilities });
-    planner.handle_up(0, B, Some(MS));
+    add_channel(&mut planner, 0);
     assert_eq!(drain(&mut planner, 0).0.len(), 1);
     add_up(&mut planner, 0, A, "direct", 0);
     // A sixteenth of a second for the group, and a millisecond; a duplicate wins where it takes half as long again, and 50 ms.

@@ -9,11 +9,16 @@ use crate::search::{Coming, Siblings};
 
 /// A file of `size_bytes` at `path`; only its metadata counts.
 fn place(top: &Path, path: &str, size_bytes: u64) {
+    place_of(top, path, size_bytes, 1000);
+}
+
+/// The same, of a time in seconds.
+fn place_of(top: &Path, path: &str, size_bytes: u64, mtime_s: u64) {
     let path = top.join(path);
     fs::create_dir_all(path.parent().unwrap()).unwrap();
     let file = fs::File::create(path).unwrap();
     file.set_len(size_bytes).unwrap();
-    file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(1000)).unwrap();
+    file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(mtime_s)).unwrap();
 }
 
 /// One that comes, an hour after those that are there.
@@ -101,9 +106,7 @@ fn a_file_of_the_same_size_and_time_has_any_name() {
         place(dir.path(), path, size_bytes);
     }
     for (path, mtime_s) in [("c/one.raw", 1000), ("c/two.raw", 2000)] {
-        place(dir.path(), path, 3 * LARGE);
-        let file = fs::File::options().write(true).open(dir.path().join(path)).unwrap();
-        file.set_modified(std::time::UNIX_EPOCH + Duration::from_secs(mtime_s)).unwrap();
+        place_of(dir.path(), path, 3 * LARGE, mtime_s);
     }
     let scope = scope(dir.path(), to.path()).with_files_from(4096);
     let mut siblings = Siblings::new(&scope);

@@ -126,6 +126,11 @@ struct Slot {
 }
 
 impl Source {
+    /// A thread of it waits for the disk, and can do nothing else.
+    fn is_writing(&self) -> bool {
+        self.slots.iter().filter_map(|slot| slot.lane.as_ref()).any(Lane::is_writing)
+    }
+
     fn is_closed(&self) -> bool {
         self.is_told_to_close || self.is_gone
     }
@@ -339,8 +344,7 @@ impl Transfer {
                     self.lane_step(hands, source, number);
                 }
             }
-            let lanes = self.sources[source].slots.iter().filter_map(|slot| slot.lane.as_ref());
-            if lanes.into_iter().any(Lane::is_writing) {
+            if self.sources[source].is_writing() {
                 let now_us = self.now_us(hands);
                 self.planner.handle_at_work(now_us, SourceId(source as u32));
             }
@@ -372,9 +376,7 @@ impl Transfer {
 
     /// A thread waits for the disk, and can do nothing else.
     fn is_writing(&self) -> bool {
-        let lanes =
-            self.sources.iter().flat_map(|source| &source.slots).filter_map(|slot| slot.lane.as_ref());
-        lanes.into_iter().any(Lane::is_writing)
+        self.sources.iter().any(Source::is_writing)
     }
 
     /// Looks whether it is decided, and closes everything then.
