@@ -1,5 +1,5 @@
 //! `cargo xtask agree`: the same experiments in the simulator and over links of the network lab, as a table for `docs/testing.md`. Needs
-//! what the network lab needs, and a machine that does nothing else for five minutes.
+//! what the network lab needs, and a machine that does nothing else for five to fifteen minutes.
 
 use std::process::{Command, ExitCode};
 

@@ -15,7 +15,7 @@ use dray_testkit::sim::experiment;
 const APART_MAX: f64 = 0.10;
 /// Runs over real links that the lab vouches for, whose middle one counts; and all in all, after which a machine is too busy.
 const RUNS: usize = 5;
-const TRIES_MAX: usize = 2 * RUNS;
+const TRIES_MAX: usize = 6 * RUNS;
 
 /// One receiver, and holders with a link each.
 struct Experiment {

@@ -1,6 +1,7 @@
 //! One rule of the planner at a time. Whole transfers, and the rules that need many steps, are tested against the
 //! reference model in the testkit.
 
+mod books;
 mod bounds;
 mod hearing;
 mod many;

@@ -253,6 +253,19 @@ mod tests {
         }
     }
 
+    /// P4: a rate that hardly grows any more is that of a full path.
+    #[test]
+    fn a_rate_that_hardly_grows_ends_the_start() {
+        let mut window = Window::new(WindowLimits::default());
+        window.set_round_trip(100_000);
+        let mut now_us = 0;
+        for round in 0..40 {
+            now_us += 100_000;
+            window.arrived(now_us, 100 * GROUP_BYTES + 64 * round);
+        }
+        assert!(!window.slow_start, "{} bytes", window.bytes());
+    }
+
     /// A round trip that the source told is believed; otherwise the least that was seen is. Both survive a new connection, the rate
     /// does not.
     #[test]

@@ -512,6 +512,9 @@ mod tests {
     fn only_what_has_no_oid_is_sealed() {
         let seal = || Message::Seal(Seal { handle: 1, root: Oid::of(b"") }).to_bytes();
         assert_eq!(open_holder().handle_control(&seal()).unwrap_err().kind(), ErrorKind::Protocol);
+        let mut proven = open_holder();
+        proven.opened(1, Geometry::new(5));
+        assert_eq!(proven.handle_control(&seal()).unwrap_err().kind(), ErrorKind::Protocol);
         let mut holder = Holder::new(hello());
         holder.handle_control(&Message::Hello(hello()).to_bytes()).unwrap();
         let open = Open { handle: 1, object: ObjectName::Provisional([7; 32]), proof: None };
