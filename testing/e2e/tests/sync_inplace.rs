@@ -53,6 +53,12 @@ fn source_and_destination(source: &Path, copy: &Path, outside: &Path) {
     fs::set_permissions(source.join("bits"), fs::Permissions::from_mode(0o640)).unwrap();
     fs::set_permissions(copy.join("read-only"), fs::Permissions::from_mode(0o444)).unwrap();
     fs::hard_link(copy.join("linked"), outside).unwrap();
+    // Two files, of which the destination has one under both names: right but for its time.
+    for name in ["twin", "twin too"] {
+        write(&source.join(name), b"alike", 0);
+    }
+    write(&copy.join("twin"), b"alike", -100);
+    fs::hard_link(copy.join("twin"), copy.join("twin too")).unwrap();
     // What the clock says when they are made is told of no directory.
     for (top, at) in [(source, 0), (copy, -100)] {
         fs::File::open(top).unwrap().set_modified(time(at)).unwrap();

@@ -1,7 +1,7 @@
 //! What stands in the books of the planner, and when its clocks begin.
 
 use super::bounds::{end_us, wide};
-use super::many::standing;
+use super::many::{serve_some, standing};
 use super::*;
 
 /// Issue 6 "tests that bite": the clock begins with the first call, whatever it says then, and not with the transfer before it.
@@ -150,4 +150,42 @@ fn a_spare_keeps_one_that_has_begun() {
     add_up(&mut planner, MS, A, "direct", 0);
     let cancelled = drain(&mut planner, MS).1;
     assert_eq!(cancelled, of_b[1..].iter().map(|asked| asked.request).collect::<Vec<_>>());
+}
+
+/// Design 5: a queue of one unit in a window of four is a quarter full; sources of equal rank share the work by that.
+#[test]
+fn a_queue_is_as_full_as_its_window_says() {
+    let mut planner = wide(1, 4);
+    add_up(&mut planner, 0, A, "direct", 0);
+    drain(&mut planner, 0);
+    assert_eq!(planner.sources[&A].fullness(), 0.25);
+}
+
+/// Design 5: who has run dry takes over from whoever would be the last to be through.
+#[test]
+fn the_slowest_is_helped_first() {
+    for slow in [A, B] {
+        let mut planner = wide(12, 4);
+        let helper = SourceId(3);
+        for source in [A, B, helper] {
+            add_up(&mut planner, 0, source, "direct", 0);
+        }
+        let asked = drain(&mut planner, 0).0;
+        for asked in &asked {
+            let is_first = asked.groups.start < 3 * UNIT_GROUPS;
+            match asked.source {
+                source if source == helper => {
+                    let _ = serve_some(&mut planner, 0, S / 16, asked, UNIT_GROUPS);
+                    planner.handle_done(S, helper, asked.request);
+                }
+                source if source == slow && is_first => drop(serve_some(&mut planner, 0, S, asked, 4)),
+                _ if is_first => drop(serve_some(&mut planner, 0, S / 2, asked, 8)),
+                _ => {}
+            }
+        }
+        let (taken, cancelled, _) = drain(&mut planner, 4 * S);
+        assert_eq!(taken[0].source, helper);
+        let lender = asked.iter().find(|asked| asked.request == cancelled[0]).unwrap().source;
+        assert_eq!(lender, slow);
+    }
 }
