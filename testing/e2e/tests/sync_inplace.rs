@@ -53,12 +53,6 @@ fn source_and_destination(source: &Path, copy: &Path, outside: &Path) {
     fs::set_permissions(source.join("bits"), fs::Permissions::from_mode(0o640)).unwrap();
     fs::set_permissions(copy.join("read-only"), fs::Permissions::from_mode(0o444)).unwrap();
     fs::hard_link(copy.join("linked"), outside).unwrap();
-    // Two files, of which the destination has one under both names: right but for its time.
-    for name in ["twin", "twin too"] {
-        write(&source.join(name), b"alike", 0);
-    }
-    write(&copy.join("twin"), b"alike", -100);
-    fs::hard_link(copy.join("twin"), copy.join("twin too")).unwrap();
     // What the clock says when they are made is told of no directory.
     for (top, at) in [(source, 0), (copy, -100)] {
         fs::File::open(top).unwrap().set_modified(time(at)).unwrap();
@@ -147,6 +141,31 @@ fn inodes_stay_as_with_rsync_over_ssh() {
     for way in [Way::Up(b), Way::Down(b)] {
         OPTIONS[..2].iter().for_each(|options| check(a, &way, options));
         check(a, &way, OPTIONS[4]);
+    }
+}
+
+/// S86: two files, of which the destination has one under both names, right but for its time: what the copy does to it under the first is no other program's writing
+/// when the second is looked at, and `--delete` is done. The file stays the same with both names, as with rsync.
+#[test]
+fn two_names_of_one_file_are_kept_over_ssh() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    for way in [Way::Here, Way::Up(b), Way::Down(b)] {
+        let place = a.directory("case");
+        let (source, copy) = (place.join("source"), place.join("copy"));
+        for name in ["one", "two"] {
+            write(&source.join(name), b"alike", 0);
+        }
+        write(&copy.join("one"), b"alike", -100);
+        write(&copy.join("surplus"), b"alike", -100);
+        fs::hard_link(copy.join("one"), copy.join("two")).unwrap();
+        let inode = fs::metadata(copy.join("one")).unwrap().ino();
+        sync(a, &case(&["-a", "--inplace", "--delete"]), &[], &way, &source, &copy).expect(0);
+        assert_eq!(data::names_below(&copy), ["one", "two"].map(PathBuf::from), "{way:?}");
+        assert!(inodes(&copy).values().all(|is| *is == inode), "{way:?}");
+        assert_eq!(fs::metadata(copy.join("two")).unwrap().modified().unwrap(), time(0), "{way:?}");
+        fs::remove_dir_all(&place).unwrap();
     }
 }
 
