@@ -157,19 +157,12 @@ impl Settings {
     }
 
     /// What stands at `path` has several names, and this run changed it under this one, or let it be.
-    fn meet(&self, identity: Identity, path: &[u8], is_changed: bool) {
+    pub(super) fn meet(&self, identity: Identity, path: &[u8], is_changed: bool) {
         let mut met = self.met.borrow_mut();
         if met.len() < TREE_LINK_GROUPS_MAX || met.contains_key(&identity) {
             let now = Met { path: key(path), is_changed, kept: None };
             let kept = met.entry(identity).or_insert(now);
             kept.is_changed |= is_changed;
-        }
-    }
-
-    /// The same of a file that stays, if it may be changed under another name.
-    pub(super) fn stays_at(&self, found: &Statx, path: &dyn Fn() -> Vec<u8>) {
-        if found.stx_nlink > 1 && self.overwrites(found) {
-            self.meet(identity_of(found), &path(), false);
         }
     }
 

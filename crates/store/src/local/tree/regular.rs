@@ -165,11 +165,11 @@ impl TreeWriter {
     /// A file that stays, and of which `found` told before what it keeps was brought up to date, may be changed under another name, or be compared under one.
     fn stays(&self, parent: &OpenDirectory, name: &Name, found: &Statx) {
         let settings = &self.settings;
-        settings.stays_at(found, &|| parent.path(name));
-        if found.stx_nlink > 1
-            && settings.overwrites(found)
-            && let Ok(after) = settings.stat(&parent.directory, name.as_bytes())
-        {
+        if found.stx_nlink <= 1 || !settings.overwrites(found) {
+            return;
+        }
+        settings.meet(identity_of(found), &parent.path(name), false);
+        if let Ok(after) = settings.stat(&parent.directory, name.as_bytes()) {
             settings.keeps(found, &after);
         }
     }
