@@ -212,6 +212,8 @@ pub mod feature {
     pub const TREE_CODE: &str = "tree-code";
     /// Copies that were cut off go on in the destination that they made: `origin` in `tree`, and `landed`.
     pub const TREE_AGAIN: &str = "tree-again";
+    /// A content that was asked for with a hash may be asked for once more until it is settled.
+    pub const TREE_COMPARED: &str = "tree-compared";
     /// What both ends have alike is not told: `digests` in `tree`, and the messages of digests.
     pub const TREE_DIGESTS: &str = "tree-digests";
     /// Directories that are shared as they are: `open` of one, and `tree` after it. Tickets of such require it, too.

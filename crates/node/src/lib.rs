@@ -176,6 +176,7 @@ fn plain_hello() -> Hello {
         feature::TREE_CODE,
         feature::SYNC,
         feature::TREE_AGAIN,
+        feature::TREE_COMPARED,
         feature::TREE_DIGESTS,
         feature::SYNC_LIST,
         feature::SYNC_RULES,

@@ -144,28 +144,39 @@ fn inodes_stay_as_with_rsync_over_ssh() {
     }
 }
 
-/// S86: two files, of which the destination has one under both names, right but for its time: what the copy does to it under the first is no other program's writing
-/// when the second is looked at, and `--delete` is done. The file stays the same with both names, as with rsync.
+/// S86: two files, of which the destination has one under both names with the bytes of the second, both compared before anything is done: what the copy does to it under
+/// the first is no other program's writing when the second is looked at, `--delete` is done, and a run that compares all finds nothing. Where both have these bytes, the file
+/// stays with both names, as with rsync; otherwise the second becomes a file of its own, also where both have one size and one time, by which a later run would not find it.
 #[test]
 fn two_names_of_one_file_are_kept_over_ssh() {
     let Some(lab) = Lab::of(2).build() else { return };
     let (a, b) = lab.pair();
     b.sshd();
-    for way in [Way::Here, Way::Up(b), Way::Down(b)] {
-        let place = a.directory("case");
-        let (source, copy) = (place.join("source"), place.join("copy"));
-        for name in ["one", "two"] {
-            write(&source.join(name), b"alike", 0);
+    for (first, time_of_second) in [(b"alike", 0), (b"alike", 7), (b"other", 0), (b"other", 7)] {
+        for way in [Way::Here, Way::Up(b), Way::Down(b)] {
+            let what = format!("{first:?}, {time_of_second}, {way:?}");
+            let place = a.directory("case");
+            let (source, copy) = (place.join("source"), place.join("copy"));
+            write(&source.join("one"), first, 0);
+            write(&source.join("two"), b"alike", time_of_second);
+            write(&copy.join("one"), b"alike", -100);
+            write(&copy.join("surplus"), b"alike", -100);
+            fs::hard_link(copy.join("one"), copy.join("two")).unwrap();
+            let inode = fs::metadata(copy.join("one")).unwrap().ino();
+            sync(a, &case(&["-a", "--inplace", "--delete"]), &[], &way, &source, &copy).expect(0);
+            assert_eq!(data::names_below(&copy), ["one", "two"].map(PathBuf::from), "{what}");
+            for name in ["one", "two"] {
+                data::assert_same(&source.join(name), &copy.join(name));
+            }
+            let stays: Vec<bool> = inodes(&copy).values().map(|is| *is == inode).collect();
+            assert_eq!(stays, [true, first == b"alike"], "{what}");
+            assert_eq!(
+                fs::metadata(copy.join("two")).unwrap().modified().unwrap(),
+                time(time_of_second),
+                "{what}"
+            );
+            fs::remove_dir_all(&place).unwrap();
         }
-        write(&copy.join("one"), b"alike", -100);
-        write(&copy.join("surplus"), b"alike", -100);
-        fs::hard_link(copy.join("one"), copy.join("two")).unwrap();
-        let inode = fs::metadata(copy.join("one")).unwrap().ino();
-        sync(a, &case(&["-a", "--inplace", "--delete"]), &[], &way, &source, &copy).expect(0);
-        assert_eq!(data::names_below(&copy), ["one", "two"].map(PathBuf::from), "{way:?}");
-        assert!(inodes(&copy).values().all(|is| *is == inode), "{way:?}");
-        assert_eq!(fs::metadata(copy.join("two")).unwrap().modified().unwrap(), time(0), "{way:?}");
-        fs::remove_dir_all(&place).unwrap();
     }
 }
 

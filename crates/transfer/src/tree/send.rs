@@ -329,8 +329,9 @@ impl Server<'_> {
         let owed = Owed::of(pull.request, &pull.runs);
         let mut found = Vec::with_capacity(owed.len());
         for owed in &owed {
-            // Over a connection that may be lost, or in parts, it may be asked for again until it is settled.
-            let may_come_again = pull.lane.is_some() || owed.part.is_some() || owed.is_question();
+            // Over a connection that may be lost, in parts, or with a hash of what may change, it may be asked for again until it is settled.
+            let may_come_again =
+                pull.lane.is_some() || owed.part.is_some() || owed.known.is_some() || owed.is_question();
             let at = self.files.binary_search_by_key(&owed.number, |(number, _)| *number);
             let file = at
                 .ok()

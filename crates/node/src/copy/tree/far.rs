@@ -127,7 +127,8 @@ impl Node {
                     let scope = scope.filter(|_| knows.deltas && !is_whole);
                     let writing =
                         writing.with_deltas(knows.deltas && !is_whole).searching(scope).landing(hears);
-                    let writing = writing.with_rests(knows.rests).with_code(knows.code);
+                    let writing =
+                        writing.with_rests(knows.rests).with_code(knows.code).with_compared(knows.compared);
                     Ok(writing.comparing(comparing).removing(Arrivals::of(tree)))
                 };
                 let lanes = doors.as_ref().map(|doors| &*doors.lanes);

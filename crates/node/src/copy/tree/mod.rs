@@ -221,6 +221,7 @@ pub(in crate::copy) struct Knows {
     rests: bool,
     code: bool,
     again: bool,
+    compared: bool,
     digests: bool,
     packs: bool,
 }
@@ -235,6 +236,7 @@ impl Knows {
             rests: knows(feature::TREE_RESTS),
             code: knows(feature::TREE_CODE),
             again: knows(feature::TREE_AGAIN),
+            compared: knows(feature::TREE_COMPARED),
             digests: knows(feature::TREE_DIGESTS),
             packs: knows(feature::PACKED_TREE),
         }

@@ -467,6 +467,7 @@ fn receive_trees(
                 Writing::new(writer, names.len(), fsync, &on_failed).with_doors(doors).packing(knows.packs);
             let writing = writing.landing(hears).with_deltas(knows.deltas && !options.whole_file);
             let writing = writing.searching(scope).with_rests(knows.rests).with_code(knows.code);
+            let writing = writing.with_compared(knows.compared);
             Ok(writing.telling(&on_planned).comparing(comparing).removing(Arrivals::of(tree)))
         };
         take(&mut *channel, Vec::new(), make, lanes, &mut tick, silence_max)

@@ -70,6 +70,8 @@ pub(super) struct Writing<'a> {
     /// Hard links that wait for the first name of their group, and their numbers.
     links: HashMap<[u8; 16], VecDeque<Pending>>,
     link_numbers: BTreeSet<u64>,
+    /// Those asked for with the hash of what is there, which are asked for once more if that changes before they are kept; `None` if the sender does not know that.
+    compared: Option<BTreeSet<u64>>,
     /// Groups of hard links whose content is on its way.
     coming: HashSet<[u8; 16]>,
     held: HeldNames,
@@ -152,6 +154,7 @@ impl<'a> Writing<'a> {
             pending_bytes: 0,
             links: HashMap::new(),
             link_numbers: BTreeSet::new(),
+            compared: None,
             coming: HashSet::new(),
             held: HeldNames::default(),
             current: BTreeMap::new(),
@@ -373,6 +376,8 @@ impl<'a> Writing<'a> {
         if pending.known.is_none() {
             pending.left_bytes = size_bytes;
             self.wanted_bytes = self.wanted_bytes.saturating_add(size_bytes);
+        } else if let Some(compared) = &mut self.compared {
+            compared.insert(number);
         }
         // What one path has begun another cannot go on with, so a large file is asked for piece by piece.
         if self.doors.is_some() && pending.known.is_none() && size_bytes >= 2 * TREE_PART_BYTES {
@@ -674,9 +679,10 @@ impl TreeSink for Writing<'_> {
         out.extend(self.same.take().map(Message::DigestsSame));
         out.extend(self.in_place.drain(..).map(Message::InPlace));
         let ahead = u64::from(TREE_BATCHES_MAX).saturating_sub(self.waiting.len() as u64);
-        // The content of a hard link may yet be asked for, that of whatever a direct connection owes, and of what comes as a difference.
+        // The content of a hard link may yet be asked for, that of whatever a direct connection owes, of what comes as a difference, and of what was compared.
         let coming = self.pending.keys().next().filter(|_| self.is_inviting || self.deltas.is_any());
-        let undecided = self.link_numbers.first().into_iter().chain(coming).min().copied();
+        let compared = self.compared.as_ref().and_then(BTreeSet::first);
+        let undecided = self.link_numbers.first().into_iter().chain(coming).chain(compared).min().copied();
         while let Some((path, room)) = self.next_path() {
             out.extend(self.permit(path));
             let Some(pull) = self.machine.pull(path, room, ahead, undecided) else { break };

@@ -22,9 +22,9 @@ const READ_TIME_MAX: Duration = Duration::from_millis(500);
 pub struct FileState {
     device: (u32, u32),
     inode: u64,
-    pub(super) size: u64,
+    size: u64,
     pub(super) mtime: (i64, u32),
-    pub(super) ctime: (i64, u32),
+    ctime: (i64, u32),
 }
 
 impl FileState {

@@ -19,7 +19,6 @@ use rustix::io::Errno;
 
 use super::attributes::{self, AttributeSort};
 use super::backup::Away;
-use super::content::FileState;
 use super::contested::key;
 use super::delete::made_at;
 use super::directory::{Directory, stat_fd, stat_fd_for};
@@ -94,8 +93,6 @@ pub(super) struct Met {
     /// Of the path below the destination.
     path: [u8; 16],
     is_changed: bool,
-    /// Its states from before the first of several changes to its metadata alone, all of them this run's, to after the last.
-    kept: Option<(FileState, FileState)>,
 }
 
 impl Settings {
@@ -157,34 +154,20 @@ impl Settings {
     }
 
     /// What stands at `path` has several names, and this run changed it under this one, or let it be.
-    pub(super) fn meet(&self, identity: Identity, path: &[u8], is_changed: bool) {
+    fn meet(&self, identity: Identity, path: &[u8], is_changed: bool) {
         let mut met = self.met.borrow_mut();
         if met.len() < TREE_LINK_GROUPS_MAX || met.contains_key(&identity) {
-            let now = Met { path: key(path), is_changed, kept: None };
+            let now = Met { path: key(path), is_changed };
             let kept = met.entry(identity).or_insert(now);
             kept.is_changed |= is_changed;
         }
     }
 
-    /// What of a file that may be changed under another name is told about itself alone was brought up to date: from `before` to `after`.
-    pub(super) fn keeps(&self, before: &Statx, after: &Statx) {
-        let (before, after) = (FileState::of(before), FileState::of(after));
-        if let Some(met) = self.met.borrow_mut().get_mut(&before.identity())
-            && before != after
-        {
-            let first = met.kept.filter(|(_, last)| *last == before).map_or(before, |(first, _)| first);
-            met.kept = Some((first, after));
+    /// The same of a file that stays, if it may be changed under another name.
+    pub(super) fn stays_at(&self, found: &Statx, path: &dyn Fn() -> Vec<u8>) {
+        if found.stx_nlink > 1 && self.overwrites(found) {
+            self.meet(identity_of(found), &path(), false);
         }
-    }
-
-    /// True if nothing but this run, and nothing but what is told about it, changed the file between the states `compared` and `now`.
-    pub(super) fn is_kept_since(&self, compared: &FileState, now: &FileState) -> bool {
-        let kept = self.met.borrow().get(&now.identity()).and_then(|met| met.kept);
-        kept.is_some_and(|(first, last)| {
-            last == *now
-                && (compared.identity(), compared.size) == (first.identity(), first.size)
-                && (first.ctime..=last.ctime).contains(&compared.ctime)
-        })
     }
 
     /// Whether what has several names was met under another one than `path`; whether it was changed then. Of what there was no room to remember nobody knows.

@@ -81,14 +81,6 @@ impl Compared {
     pub(super) fn is(&self, now: &FileState) -> bool {
         self.state == *now || (!self.has_one_name && now.is_but_for_links(&self.state))
     }
-
-    pub(super) fn state(&self) -> &FileState {
-        &self.state
-    }
-
-    pub(super) fn has_several_names(&self) -> bool {
-        !self.has_one_name
-    }
 }
 
 /// What stands where a file goes.

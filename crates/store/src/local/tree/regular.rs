@@ -16,7 +16,7 @@ use super::directory::{Directory, stat_fd};
 use super::fake::Access;
 use super::opened::OpenDirectory;
 use super::overwrite::{Existing, forget_whole, left_whole};
-use super::place::{Compared, FileTarget, Identity, Now, There, identity_of};
+use super::place::{FileTarget, Identity, Now, There, identity_of};
 use super::removing::mark_changed;
 use super::settings::{Differences, mtime_of};
 use super::sync::{How, Verdict};
@@ -99,7 +99,7 @@ impl TreeWriter {
                         }
                         kept.map(|_| {
                             forget_whole(parent, name, &found);
-                            self.stays(parent, name, &found);
+                            settings.stays_at(&found, &|| parent.path(name));
                             settings.did(done.map(|done| *done));
                             Placed::Unchanged
                         })
@@ -138,11 +138,7 @@ impl TreeWriter {
         let found = found.map_err(|error| Error::file("look at what is there", error))?;
         let now = FileState::of(&found);
         let is_exact = target.compared.is_some_and(|compared| compared.is_exactly(&now));
-        let is_held = |compared: Compared| {
-            compared.is(&now)
-                || (compared.has_several_names() && self.settings.is_kept_since(compared.state(), &now))
-        };
-        if target.compared.is_some_and(|compared| !is_held(compared))
+        if target.compared.is_some_and(|compared| !compared.is(&now))
             || (!is_exact && self.settings.changed_elsewhere(&found, &|| target.path()))
             || (self.settings.distrusts_half(&found) && left_whole(&target.directory, &target.name).is_some())
             || self.gains_powers(target, &found)
@@ -155,23 +151,11 @@ impl TreeWriter {
         }
         let kept = self.keep(&target.directory, &target.name, &target.metadata, &found)?;
         target.leave_whole(&found);
+        self.settings.stays_at(&found, &|| target.path());
         if self.settings.removes_sources() {
             mark_changed(&target.directory.directory, target.name.as_bytes())?;
         }
-        self.stays(&target.directory, &target.name, &found);
         Ok(kept)
-    }
-
-    /// A file that stays, and of which `found` told before what it keeps was brought up to date, may be changed under another name, or be compared under one.
-    fn stays(&self, parent: &OpenDirectory, name: &Name, found: &Statx) {
-        let settings = &self.settings;
-        if found.stx_nlink <= 1 || !settings.overwrites(found) {
-            return;
-        }
-        settings.meet(identity_of(found), &parent.path(name), false);
-        if let Ok(after) = settings.stat(&parent.directory, name.as_bytes()) {
-            settings.keeps(found, &after);
-        }
     }
 
     /// True if the file in the place of `target`, which `found` tells of, is not to have what is told of that, but a new one is.

@@ -160,10 +160,18 @@ impl Writing<'_> {
                 })
             }
             Record::Same(finished) if pending.known == Some(finished.hash) => {
-                self.writer.keep_same(&mut pending.target, finished).map(|identity| {
-                    self.done.unchanged += 1;
-                    Some(identity)
-                })
+                match self.writer.keep_same(&mut pending.target, finished) {
+                    // What is there now nobody has compared: so it is of a file of several names which this copy itself changed under another one.
+                    Err(error) if error.kind() == ErrorKind::Changed && self.compared.is_some() => {
+                        // The sender has counted it.
+                        self.done.unchanged += 1;
+                        return self.take_whole(number);
+                    }
+                    kept => kept.map(|identity| {
+                        self.done.unchanged += 1;
+                        Some(identity)
+                    }),
+                }
             }
             Record::Same(_) => {
                 return Err(Error::new(ErrorKind::Protocol, "sender found the same what is not"));
@@ -174,12 +182,20 @@ impl Writing<'_> {
         self.settle(number, ended)
     }
 
+    /// It will not be asked for once more for what was compared.
+    pub(super) fn forget_compared(&mut self, number: u64) {
+        if let Some(compared) = &mut self.compared {
+            compared.remove(&number);
+        }
+    }
+
     /// An entry is in place, or will not be.
     pub(super) fn settle(&mut self, number: u64, ended: Result<Option<(u32, u32, u64)>>) -> Result<()> {
         let Some(pending) = self.pending.remove(&number) else { return Ok(()) };
         if pending.parts.is_some() {
             self.machine.forget(number);
         }
+        self.forget_compared(number);
         self.lost_once.retain(|(lost, _)| *lost != number);
         self.pending_bytes -= pending.held;
         self.wanted_bytes = self.wanted_bytes.saturating_sub(pending.left_bytes);

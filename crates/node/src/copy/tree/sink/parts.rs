@@ -203,6 +203,7 @@ impl Writing<'_> {
             self.machine.want(number, None, pending.size_bytes);
             self.wanted_bytes = self.wanted_bytes.saturating_add(pending.await_again(u64::MAX));
         }
+        self.forget_compared(number);
         self.end_delta(number)
     }
 }

@@ -2,7 +2,6 @@
 
 use dray_core::tree::Xattr;
 
-use super::overwriting::{begun_with, in_place};
 use super::syncing::filled;
 use super::*;
 
@@ -36,40 +35,6 @@ fn a_file_of_two_names_is_held_to_what_was_compared() {
             Ok(_) => assert!(!is_written, "what was written since is taken for what the source has"),
         }
         writer.settle(*target, None);
-    }
-}
-
-/// S86: of two names of one file that were both compared before either was kept, as over a network, the second is held to what the first left: its new time is no
-/// writing by somebody else. That which is one is seen all the same, before the first is kept and after it.
-#[test]
-fn of_two_names_the_first_that_is_kept_does_not_disturb_the_second() {
-    for written_before in [None, Some(0), Some(1)] {
-        let dir = filled(&["a"]);
-        let to = dir.path().join("to");
-        fs::hard_link(to.join("a"), to.join("b")).unwrap();
-        fs::hard_link(to.join("a"), to.join("c")).unwrap();
-        let mut writer = begun_with(&to, in_place(), MINE);
-        let mut compared = Vec::new();
-        for name in ["a", "b", "c"] {
-            let Ok(Placed::Wanted(target, Some(_))) = writer.entry(&file(name, b"old")) else { panic!() };
-            compared.push(target);
-        }
-        for (number, mut target) in compared.into_iter().enumerate() {
-            std::thread::sleep(std::time::Duration::from_millis(20));
-            if written_before == Some(number) {
-                fs::write(dir.path().join("to/c"), b"NEW").unwrap();
-            }
-            // Each has another time in the source.
-            let told = Finished { mtime_s: 1_000_000_000 + number as i64, ..finished(b"old") };
-            let kept = writer.keep_same(&mut target, &told);
-            match written_before.is_some_and(|before| before <= number) {
-                true => {
-                    assert_eq!(kept.unwrap_err().kind(), ErrorKind::Changed, "{written_before:?}, {number}")
-                }
-                false => assert!(kept.is_ok(), "{written_before:?}, {number}: {kept:?}"),
-            }
-            writer.settle(*target, None);
-        }
     }
 }
 
