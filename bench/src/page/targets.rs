@@ -355,11 +355,11 @@ fn frozen(numbers: &Numbers, table: &mut Table) {
     for (cell, entry) in entries(numbers, "P12", "dray-get-1-frozen") {
         if let (Some(seconds), Some(of_all)) = (entry.seconds(), entry.seconds_of_all()) {
             let proof = Proof::Chosen(entry.basis(), of_all);
-            table.add("P12", &cell.title(), until, 31.5, seconds, proof);
+            table.add("P12", &cell.title(), until, 30.0, seconds, proof);
         }
     }
     if table.lines.len() == before {
-        table.miss("P12", "", until, 31.5);
+        table.miss("P12", "", until, 30.0);
     }
 }
 
