@@ -331,3 +331,43 @@ fn one_delivery_has_one_writer() {
     first.wait().expect(0);
     assert_delivered(&source, &copy, Some(&serving.hash()));
 }
+
+/// S17, design 10: a checkpoint says only what is on the disk: first the data goes there, then the pairs and marks, then the names of both files, and only then the map that says so is
+/// written, and goes there, too. As strace sees it: a file system that writes names with their files hides one of these from a loss of power, and the next checkpoint another.
+#[test]
+fn a_checkpoint_says_what_is_on_the_disk() {
+    if !gate::has_tool("strace") {
+        return;
+    }
+    let Some(lab) = Lab::of(2).rate_mbit(160).build() else { return };
+    let (a, b) = lab.pair();
+    let (source, copy, trace) = (a.file("source"), b.directory("there").join("copy"), b.file("trace"));
+    // Nearly four seconds; of more than 64 MiB a checkpoint comes after two.
+    data::write_random(&source, 72 * MIB, 17);
+    let shared = share(a, &source);
+    let calls = "trace=fsync,fdatasync,pwrite64";
+    let strace =
+        b.program("strace").args(["-f", "-y", "-qq", "--seccomp-bpf", "-e", calls, "-o"]).arg(&trace);
+    let get = strace.arg(gate::dray_binary()).args(["get", &shared.ticket, "-o"]).arg(&copy);
+    get.env("DRAY_DATA_DIR", b.file("data")).time_limit(Duration::from_secs(60)).run().expect(0);
+    assert_delivered(&source, &copy, Some(&shared.hash()));
+    let trace = std::fs::read_to_string(&trace).unwrap();
+    // `1234 pwrite64(7</path/of/.copy.dray-….state>, "…"..., 9, 8192) = 9`: the map of what is durable begins there.
+    let calls: Vec<(&str, &str)> =
+        trace.lines().filter_map(|line| line.trim_start().split_once(' ')).collect();
+    let is_map =
+        |call: &str| call.contains("pwrite64(") && call.contains(".state>") && call.contains(", 8192)");
+    // The first one is that of an empty file.
+    let (thread, _) = calls.iter().rfind(|(_, call)| is_map(call)).expect("a map");
+    let steps = calls.iter().filter(|(of, _)| of == thread).filter_map(|(_, call)| match call.trim_start() {
+        call if is_map(call) => Some("map written"),
+        call if call.starts_with("fdatasync(") && call.contains(".state>") => Some("state synced"),
+        call if call.starts_with("fdatasync(") && call.contains("/.copy.dray-") => Some("data synced"),
+        call if call.starts_with("fsync(") && call.contains("/there>") => Some("names synced"),
+        _ => None,
+    });
+    let steps: Vec<&str> = steps.collect();
+    let checkpoint = ["data synced", "state synced", "names synced", "map written", "state synced"];
+    assert_eq!(steps[..checkpoint.len().min(steps.len())], checkpoint, "{steps:?}");
+    shared.end();
+}
