@@ -100,7 +100,8 @@ fn keep_changing(path: &Path, is_over: &AtomicBool) -> Vec<u64> {
         file.read_exact_at(&mut byte, at).unwrap();
         file.write_all_at(&[byte[0] ^ 1], at).unwrap();
         places.push(at);
-        std::thread::sleep(Duration::from_millis(3));
+        // More often than the file is read, also out of memory into empty buffers.
+        std::thread::sleep(Duration::from_millis(1));
     }
     places
 }

@@ -249,8 +249,8 @@ pub(crate) const MUTATIONS: [Mutation; 35] = [
         "changed-file-kept",
         "crates/store/src/local/tree/regular.rs",
         [
-            "if target.compared.is_some_and(|compared| !compared.is(&now))",
-            "if target.compared.is_some_and(|compared| compared.is(&now) && false)",
+            "let mut is_held = target.compared.is_none_or(|compared| compared.is(&now));",
+            "let mut is_held = target.compared.is_none_or(|compared| compared.is(&now) || true);",
         ],
         ["dray-node", "--lib", "a_file_that_changes_after_it_was_hashed_is_not_kept"],
     ),

@@ -146,6 +146,22 @@ pub fn send(
     })
 }
 
+/// A file that was told.
+struct Told {
+    number: u64,
+    /// `None` once it will not be asked for again.
+    file: Option<Arc<dyn TreeFile>>,
+    /// It was asked for with the hash of what is there.
+    was_compared: bool,
+}
+
+impl Told {
+    /// True if it may be asked for after `owed`: what was hashed may change. Once, as each time all of it is read.
+    fn may_be_compared(&mut self, owed: &Owed) -> bool {
+        owed.known.is_some() && !std::mem::replace(&mut self.was_compared, true)
+    }
+}
+
 struct Server<'a> {
     channel: Box<dyn Duplex>,
     reader: ControlReader,
@@ -163,8 +179,8 @@ struct Server<'a> {
     wake: &'a Wake,
     lanes: Option<&'a SendLanes>,
     desk: Arc<Desk>,
-    /// What can be asked for, by number, ascending; `None` once it will not be asked for again.
-    files: VecDeque<(u64, Option<Arc<dyn TreeFile>>)>,
+    /// What can be asked for, by number, ascending.
+    files: VecDeque<Told>,
     /// What was asked for over this channel, in that order; as many as the machine says are owed.
     owed: VecDeque<Arc<dyn TreeFile>>,
     /// A content is on its way over this channel.
@@ -329,14 +345,14 @@ impl Server<'_> {
         let owed = Owed::of(pull.request, &pull.runs);
         let mut found = Vec::with_capacity(owed.len());
         for owed in &owed {
-            // Over a connection that may be lost, in parts, or with a hash of what may change, it may be asked for again until it is settled.
-            let may_come_again =
-                pull.lane.is_some() || owed.part.is_some() || owed.known.is_some() || owed.is_question();
-            let at = self.files.binary_search_by_key(&owed.number, |(number, _)| *number);
-            let file = at
-                .ok()
-                .and_then(|at| self.files.get_mut(at))
-                .and_then(|(_, file)| if may_come_again { file.clone() } else { file.take() });
+            // Over a connection that may be lost, or in parts, it may be asked for again until it is settled.
+            let may_come_again = pull.lane.is_some() || owed.part.is_some() || owed.is_question();
+            let at = self.files.binary_search_by_key(&owed.number, |told| told.number);
+            let told = at.ok().and_then(|at| self.files.get_mut(at));
+            let file = told.and_then(|told| match may_come_again || told.may_be_compared(owed) {
+                true => told.file.clone(),
+                false => told.file.take(),
+            });
             let Some(file) = file else {
                 let what = format!(
                     "receiver asked for the content of entry {}, which has none or was asked for",
@@ -357,7 +373,7 @@ impl Server<'_> {
             }
         }
         let settled = self.machine.settled();
-        while self.files.front().is_some_and(|(number, file)| *number < settled || file.is_none()) {
+        while self.files.front().is_some_and(|told| told.number < settled || told.file.is_none()) {
             self.files.pop_front();
         }
         Ok(())
@@ -399,7 +415,11 @@ impl Server<'_> {
         let is_last = entries.is_last;
         self.frames.control(&Message::Entries(entries))?;
         let told = self.machine.entries();
-        self.files.extend(batch.files.into_iter().map(|(at, file)| (told + at, Some(file))));
+        self.files.extend(batch.files.into_iter().map(|(at, file)| Told {
+            number: told + at,
+            file: Some(file),
+            was_compared: false,
+        }));
         self.machine.told(batch.count, is_last);
         self.flush()?;
         self.listen()?;
@@ -632,6 +652,27 @@ mod tests {
         let why = &taken[4].1;
         let Message::Fault(fault) = Message::from_bytes(why).unwrap() else { panic!("{why:?}") };
         assert_eq!(fault, Fault::from_error(None, &ended));
+    }
+
+    /// Protocol "Tree copies", feature `tree-compared`: what was asked for with a hash is sent once more and no third time, and what was asked for without one is not.
+    #[test]
+    fn what_was_compared_is_sent_once_more() {
+        const CONTENT: &[u8] = &[7; 1000];
+        for known in [Some([1; 32].into()), None] {
+            let again = |request, known: Option<_>| {
+                let Message::Pull(mut pull) = pull(None) else { unreachable!() };
+                (pull.request, pull.runs[0].known) = (request, known);
+                frame(&Message::Pull(pull))
+            };
+            let (taken, ended) = sent(CONTENT, |told_at| {
+                let pulls = [again(1, known), again(2, None), again(3, known)];
+                Script::new(pulls.into_iter().enumerate().map(|(count, pull)| (told_at + count * 1000, pull)))
+            });
+            assert_eq!(ended.kind(), ErrorKind::Protocol);
+            assert!(ended.to_string().contains("entry 0, which has none or was asked for"), "{ended}");
+            let ends = taken.iter().filter(|(head, _)| head.kind == FrameKind::End).count();
+            assert_eq!(ends, if known.is_some() { 2 } else { 1 });
+        }
     }
 
     /// ADR 28: contents leave packed where the receiver said so, and where not everything is compressed anyway (ADR 16).

@@ -11,7 +11,7 @@ use std::time::Duration;
 use dray_core::message::{CopyRole, Entries, EntryFailed, Part, TreeDone, tree_flag};
 use dray_core::tree::{Entry, Finished, Kind, Metadata, Record};
 use dray_core::{ErrorKind, Result};
-use dray_store::local::tree::{Landing, TreeWriter, WalkOptions, WriteOptions};
+use dray_store::local::tree::{Changes, Landing, SyncOptions, TreeWriter, WalkOptions, WriteOptions};
 use dray_transfer::transport::PipeChannel;
 use dray_transfer::tree::{Batch, RecordSink, SendError, TreeFile, TreeSource, send, take};
 
@@ -49,6 +49,18 @@ struct Copied {
 
 /// Copies `from` to `to` over pipes of `pipe_bytes`.
 fn copy(from: &Path, to: &Path, walk: WalkOptions, write: WriteOptions, pipe_bytes: usize) -> Copied {
+    copy_changing(from, to, walk, write, pipe_bytes, Changes::default)
+}
+
+/// The same with `changes`, and a sender that sends what was compared once more.
+fn copy_changing(
+    from: &Path,
+    to: &Path,
+    walk: WalkOptions,
+    write: WriteOptions,
+    pipe_bytes: usize,
+    changes: fn() -> Changes,
+) -> Copied {
     let (near, mut far) = channels(pipe_bytes);
     let (report, reported) = mpsc::channel();
     let (from, to) = (from.to_owned(), to.to_owned());
@@ -60,7 +72,8 @@ fn copy(from: &Path, to: &Path, walk: WalkOptions, write: WriteOptions, pipe_byt
         let on_failed = |entry: &EntryFailed| lock(&taker_failed).push(entry.clone());
         let make = || {
             let landing = Landing::resolve(&to, &[b"tree".to_vec()], false)?;
-            Ok(Writing::new(TreeWriter::new(landing, write), 1, false, &on_failed))
+            let writer = TreeWriter::new(landing, write).with_changes(changes());
+            Ok(Writing::new(writer, 1, false, &on_failed).with_compared(true))
         };
         let taken = take(&mut far, Vec::new(), make, None, &mut |_| Ok(()), PATIENCE);
         drop(far);
@@ -94,6 +107,38 @@ pub(super) fn recursive() -> WalkOptions {
 
 pub(super) fn keeping() -> WriteOptions {
     WriteOptions { times: true, modes: true, ..WriteOptions::default() }
+}
+
+/// Design 9, S86: what may be asked for once more is settled once it need not be, so that a sender goes on that remembers no more than some batches: of thousands of files with two
+/// names each, half are right but for their times, and stay, and half are changed in place.
+#[test]
+fn what_was_compared_is_settled_in_time() {
+    let place = tempfile::tempdir().unwrap();
+    let (from, to, other) =
+        (place.path().join("from"), place.path().join("to/tree"), place.path().join("other"));
+    for root in [&from, &to, &other] {
+        fs::create_dir_all(root).unwrap();
+    }
+    let count = 12_000;
+    for number in 0..count {
+        let name = format!("{number:05} {}", "n".repeat(100));
+        fs::write(from.join(&name), b"new").unwrap();
+        let older = fs::File::create(to.join(&name)).unwrap();
+        older.write_all_at(if number % 2 == 0 { b"new" } else { b"old" }, 0).unwrap();
+        older.set_modified(std::time::UNIX_EPOCH).unwrap();
+        fs::hard_link(to.join(&name), other.join(&name)).unwrap();
+    }
+    let changes = || {
+        let sync = SyncOptions { in_place: true, ..SyncOptions::default() };
+        Changes { sync: Some(sync), ..Changes::default() }
+    };
+    let copied = copy_changing(&from, to.parent().unwrap(), recursive(), keeping(), 1 << 16, changes);
+    let done = copied.taken.unwrap();
+    assert_eq!((done.files, done.unchanged, done.failed), (count / 2, count / 2, 0));
+    assert_eq!(copied.sent.unwrap(), done);
+    assert!((0..count).all(|number| {
+        fs::read(other.join(format!("{number:05} {}", "n".repeat(100)))).unwrap() == b"new"
+    }));
 }
 
 /// Issue "every transfer ends" (design 9): thousands of entries that fail at the receiver fill the way back while contents fill

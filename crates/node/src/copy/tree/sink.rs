@@ -70,7 +70,7 @@ pub(super) struct Writing<'a> {
     /// Hard links that wait for the first name of their group, and their numbers.
     links: HashMap<[u8; 16], VecDeque<Pending>>,
     link_numbers: BTreeSet<u64>,
-    /// Those asked for with the hash of what is there, which are asked for once more if that changes before they are kept; `None` if the sender does not know that.
+    /// Those asked for with the hash of what is there, which this copy itself may change under another name: then they are asked for once more. `None` if the sender does not know that.
     compared: Option<BTreeSet<u64>>,
     /// Groups of hard links whose content is on its way.
     coming: HashSet<[u8; 16]>,
@@ -376,7 +376,9 @@ impl<'a> Writing<'a> {
         if pending.known.is_none() {
             pending.left_bytes = size_bytes;
             self.wanted_bytes = self.wanted_bytes.saturating_add(size_bytes);
-        } else if let Some(compared) = &mut self.compared {
+        } else if let Some(compared) = &mut self.compared
+            && pending.target.may_change_elsewhere()
+        {
             compared.insert(number);
         }
         // What one path has begun another cannot go on with, so a large file is asked for piece by piece.

@@ -81,6 +81,11 @@ impl Compared {
     pub(super) fn is(&self, now: &FileState) -> bool {
         self.state == *now || (!self.has_one_name && now.is_but_for_links(&self.state))
     }
+
+    /// True if it had other names, too.
+    pub(super) fn has_several_names(&self) -> bool {
+        !self.has_one_name
+    }
 }
 
 /// What stands where a file goes.
@@ -318,6 +323,12 @@ impl FileTarget {
         let in_place = settings.sync().is_some_and(|sync| sync.in_place);
         let is_held = has_one_name || in_place || settings.removes_sources();
         self.compared = is_held.then_some(Compared { state, has_one_name });
+    }
+
+    /// True if what stands under the name was hashed, and this copy itself may change it under another name.
+    pub fn may_change_elsewhere(&self) -> bool {
+        let in_place = self.directory.settings().sync().is_some_and(|sync| sync.in_place);
+        in_place && self.compared.is_some_and(|compared| compared.has_several_names())
     }
 
     /// True if what stands under its name when it gets that is somebody else's: nothing stood there, in a directory of which is known what does. What does by then

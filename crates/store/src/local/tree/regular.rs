@@ -134,11 +134,21 @@ impl TreeWriter {
         if let Some(basis) = target.basis.take() {
             return self.keep_basis(target, *basis);
         }
-        let found = self.settings.stat(&target.directory.directory, target.name.as_bytes());
-        let found = found.map_err(|error| Error::file("look at what is there", error))?;
-        let now = FileState::of(&found);
-        let is_exact = target.compared.is_some_and(|compared| compared.is_exactly(&now));
-        if target.compared.is_some_and(|compared| !compared.is(&now))
+        let mut found = self.look_at(target)?;
+        let mut now = FileState::of(&found);
+        let mut is_exact = target.compared.is_some_and(|compared| compared.is_exactly(&now));
+        let mut is_held = target.compared.is_none_or(|compared| compared.is(&now));
+        if !is_exact && target.may_change_elsewhere() {
+            // It may have been changed here under another name, or only what is told of that: no time tells which.
+            let stop = self.stop.as_deref();
+            let read = hash_of(&target.directory.directory, &target.name, finished.size_bytes, stop)?;
+            let state = read.filter(|(hash, _)| *hash == finished.hash).map(|(_, state)| state);
+            found = self.look_at(target)?;
+            now = FileState::of(&found);
+            is_exact = state == Some(now);
+            is_held = is_exact;
+        }
+        if !is_held
             || (!is_exact && self.settings.changed_elsewhere(&found, &|| target.path()))
             || (self.settings.distrusts_half(&found) && left_whole(&target.directory, &target.name).is_some())
             || self.gains_powers(target, &found)
@@ -146,16 +156,22 @@ impl TreeWriter {
             return Err(Error::new(ErrorKind::Changed, "another program wrote to it while it was compared")
                 .advise("copy it again"));
         }
+        let kept = self.keep(&target.directory, &target.name, &target.metadata, &found)?;
         if target.is_quiet_if_same {
             target.done = target.done_same.take();
         }
-        let kept = self.keep(&target.directory, &target.name, &target.metadata, &found)?;
         target.leave_whole(&found);
         self.settings.stays_at(&found, &|| target.path());
         if self.settings.removes_sources() {
             mark_changed(&target.directory.directory, target.name.as_bytes())?;
         }
         Ok(kept)
+    }
+
+    /// What stands under the name of `target` now.
+    fn look_at(&self, target: &FileTarget) -> Result<Statx> {
+        let found = self.settings.stat(&target.directory.directory, target.name.as_bytes());
+        found.map_err(|error| Error::file("look at what is there", error))
     }
 
     /// True if the file in the place of `target`, which `found` tells of, is not to have what is told of that, but a new one is.

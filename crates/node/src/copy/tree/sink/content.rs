@@ -160,10 +160,11 @@ impl Writing<'_> {
                 })
             }
             Record::Same(finished) if pending.known == Some(finished.hash) => {
+                let may_ask = self.compared.as_ref().is_some_and(|compared| compared.contains(&number));
                 match self.writer.keep_same(&mut pending.target, finished) {
-                    // What is there now nobody has compared: so it is of a file of several names which this copy itself changed under another one.
-                    Err(error) if error.kind() == ErrorKind::Changed && self.compared.is_some() => {
-                        // The sender has counted it.
+                    // What is there now is not what was compared: this copy itself changed it under another name, perhaps.
+                    Err(error) if error.kind() == ErrorKind::Changed && may_ask => {
+                        // The sender has counted it, and holds its account against this.
                         self.done.unchanged += 1;
                         return self.take_whole(number);
                     }
