@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, symlink};
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -467,4 +467,26 @@ fn silence_is_borne_as_long_as_asked_for() {
 fn is_receiving(pid: u32) -> bool {
     let files = fs::read_dir(format!("/proc/{pid}/fd")).into_iter().flatten().flatten();
     files.filter_map(|file| fs::metadata(file.path()).ok()).any(|found| found.is_file() && found.size() > MIB)
+}
+
+/// Issue 7 "--itemize": a directory with setuid whose owner is not kept has what it is to have after one run, and no later one tells of it. A file does not get the bit of an owner that it has not.
+#[test]
+fn setuid_of_another_owner_is_told_once() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, copy) = (a.directory("source"), a.file("copy"));
+    let sync = || {
+        let (from, to) = (source.join(""), copy.join(""));
+        a.dray().args(["sync", "-ai", "--no-o"]).arg(from).arg(to).run().expect(0).stdout_text()
+    };
+    fs::create_dir(source.join("d")).unwrap();
+    fs::write(source.join("f"), b"f").unwrap();
+    for name in ["d", "f"] {
+        std::os::unix::fs::chown(source.join(name), Some(1234), None).unwrap();
+        fs::set_permissions(source.join(name), fs::Permissions::from_mode(0o4755)).unwrap();
+    }
+    assert!(sync().contains("cd+++++++++ d/"));
+    assert_eq!(sync(), "");
+    let mode = |name: &str| fs::metadata(copy.join(name)).unwrap().mode() & 0o7777;
+    assert_eq!((mode("d"), mode("f")), (0o4755, 0o755));
 }

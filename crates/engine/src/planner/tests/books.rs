@@ -189,3 +189,22 @@ fn the_slowest_is_helped_first() {
         assert_eq!(lender, slow);
     }
 }
+
+/// Design 5: who failed twice is not asked again before the pause is over, and is then.
+#[test]
+fn who_pauses_is_not_asked() {
+    let mut planner = planner(1);
+    add_up(&mut planner, 0, A, "direct", 0);
+    let busy = Error::new(ErrorKind::TimedOut, "busy");
+    let mut asked = drain(&mut planner, 0).0;
+    for now_us in [S, 2 * S] {
+        assert!(!asked.is_empty());
+        for request in asked {
+            planner.handle_failed(now_us, A, request.request, &busy);
+        }
+        asked = drain(&mut planner, now_us).0;
+    }
+    assert!(asked.is_empty());
+    assert!(drain(&mut planner, 2 * S + 100 * MS - 1).0.is_empty());
+    assert!(!drain(&mut planner, 2 * S + 100 * MS).0.is_empty());
+}

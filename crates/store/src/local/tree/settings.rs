@@ -380,7 +380,8 @@ impl Settings {
             (false, false) => mode_now & 0o1777,
         };
         let mode = if self.owners && self.modes {
-            self.without_foreign_powers(mode, metadata, owner, true, false)
+            let is_directory = file_type(found) == FileType::Directory;
+            self.without_foreign_powers(mode, metadata, owner, true, is_directory)
         } else {
             mode
         };
