@@ -333,7 +333,8 @@ fn one_delivery_has_one_writer() {
 }
 
 /// S17, design 10: a checkpoint says only what is on the disk: first the data goes there, then the pairs and marks, then the names of both files, and only then the map that says so is
-/// written, and goes there, too. As strace sees it: a file system that writes names with their files hides one of these from a loss of power, and the next checkpoint another.
+/// written, and goes there, too; and with `--fsync` so do the bytes before the file has its name, and the name after it. As strace sees it: a file system that writes names with their files
+/// hides some of these from a loss of power, and the next checkpoint another.
 #[test]
 fn a_checkpoint_says_what_is_on_the_disk() {
     if !gate::has_tool("strace") {
@@ -345,10 +346,10 @@ fn a_checkpoint_says_what_is_on_the_disk() {
     // Nearly four seconds; of more than 64 MiB a checkpoint comes after two.
     data::write_random(&source, 72 * MIB, 17);
     let shared = share(a, &source);
-    let calls = "trace=fsync,fdatasync,pwrite64";
+    let calls = "trace=fsync,fdatasync,pwrite64,rename,renameat,renameat2,linkat";
     let strace =
         b.program("strace").args(["-f", "-y", "-qq", "--seccomp-bpf", "-e", calls, "-o"]).arg(&trace);
-    let get = strace.arg(gate::dray_binary()).args(["get", &shared.ticket, "-o"]).arg(&copy);
+    let get = strace.arg(gate::dray_binary()).args(["get", "--fsync", &shared.ticket, "-o"]).arg(&copy);
     get.env("DRAY_DATA_DIR", b.file("data")).time_limit(Duration::from_secs(60)).run().expect(0);
     assert_delivered(&source, &copy, Some(&shared.hash()));
     let trace = std::fs::read_to_string(&trace).unwrap();
@@ -359,15 +360,24 @@ fn a_checkpoint_says_what_is_on_the_disk() {
         |call: &str| call.contains("pwrite64(") && call.contains(".state>") && call.contains(", 8192)");
     // The first one is that of an empty file.
     let (thread, _) = calls.iter().rfind(|(_, call)| is_map(call)).expect("a map");
-    let steps = calls.iter().filter(|(of, _)| of == thread).filter_map(|(_, call)| match call.trim_start() {
+    let step = |call: &str| match call.trim_start() {
         call if is_map(call) => Some("map written"),
+        call if call.contains("\"copy\"") => Some("named"),
         call if call.starts_with("fdatasync(") && call.contains(".state>") => Some("state synced"),
         call if call.starts_with("fdatasync(") && call.contains("/.copy.dray-") => Some("data synced"),
+        call if call.starts_with("fsync(") && call.contains("/.copy.dray-") => Some("bits synced"),
         call if call.starts_with("fsync(") && call.contains("/there>") => Some("names synced"),
         _ => None,
-    });
-    let steps: Vec<&str> = steps.collect();
+    };
+    let steps_of = |thread: &str| -> Vec<&str> {
+        calls.iter().filter(|(of, _)| *of == thread).filter_map(|(_, call)| step(call)).collect()
+    };
+    let steps = steps_of(thread);
     let checkpoint = ["data synced", "state synced", "names synced", "map written", "state synced"];
     assert_eq!(steps[..checkpoint.len().min(steps.len())], checkpoint, "{steps:?}");
+    let (thread, _) = calls.iter().find(|(_, call)| step(call) == Some("named")).expect("a name");
+    let steps = steps_of(thread);
+    let finish = ["data synced", "bits synced", "named", "names synced"];
+    assert!(steps.windows(finish.len()).any(|steps| steps == finish), "{steps:?}");
     shared.end();
 }
