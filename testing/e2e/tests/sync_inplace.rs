@@ -145,7 +145,7 @@ fn inodes_stay_as_with_rsync_over_ssh() {
 }
 
 /// S86: two files, of which the destination has one under both names with the bytes of the second, both compared before anything is done: what the copy does to it under
-/// the first is no other program's writing when the second is looked at, `--delete` is done, and a run that compares all finds nothing. Where both have these bytes, the file
+/// the first is no other program's writing when the second is looked at, `--delete` is done, and each has its bytes. Where both have these bytes, the file
 /// stays with both names, as with rsync; otherwise the second becomes a file of its own, also where both have one size and one time, by which a later run would not find it.
 #[test]
 fn two_names_of_one_file_are_kept_over_ssh() {

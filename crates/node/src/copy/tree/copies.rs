@@ -109,6 +109,12 @@ pub(super) fn keeping() -> WriteOptions {
     WriteOptions { times: true, modes: true, ..WriteOptions::default() }
 }
 
+/// Files that are there are changed.
+pub(super) fn in_place() -> Changes {
+    let sync = SyncOptions { in_place: true, ..SyncOptions::default() };
+    Changes { sync: Some(sync), ..Changes::default() }
+}
+
 /// Design 9, S86: what may be asked for once more is settled once it need not be, so that a sender goes on that remembers no more than some batches: of thousands of files with two
 /// names each, half are right but for their times, and stay, and half are changed in place.
 #[test]
@@ -120,25 +126,21 @@ fn what_was_compared_is_settled_in_time() {
         fs::create_dir_all(root).unwrap();
     }
     let count = 12_000;
+    let name_of = |number| format!("{number:05} {}", "n".repeat(100));
     for number in 0..count {
-        let name = format!("{number:05} {}", "n".repeat(100));
+        let name = name_of(number);
         fs::write(from.join(&name), b"new").unwrap();
         let older = fs::File::create(to.join(&name)).unwrap();
         older.write_all_at(if number % 2 == 0 { b"new" } else { b"old" }, 0).unwrap();
         older.set_modified(std::time::UNIX_EPOCH).unwrap();
         fs::hard_link(to.join(&name), other.join(&name)).unwrap();
     }
-    let changes = || {
-        let sync = SyncOptions { in_place: true, ..SyncOptions::default() };
-        Changes { sync: Some(sync), ..Changes::default() }
-    };
-    let copied = copy_changing(&from, to.parent().unwrap(), recursive(), keeping(), 1 << 16, changes);
+    let to = to.parent().unwrap();
+    let copied = copy_changing(&from, to, recursive(), keeping(), 1 << 16, in_place);
     let done = copied.taken.unwrap();
     assert_eq!((done.files, done.unchanged, done.failed), (count / 2, count / 2, 0));
     assert_eq!(copied.sent.unwrap(), done);
-    assert!((0..count).all(|number| {
-        fs::read(other.join(format!("{number:05} {}", "n".repeat(100)))).unwrap() == b"new"
-    }));
+    assert!((0..count).all(|number| fs::read(other.join(name_of(number))).unwrap() == b"new"));
 }
 
 /// Issue "every transfer ends" (design 9): thousands of entries that fail at the receiver fill the way back while contents fill

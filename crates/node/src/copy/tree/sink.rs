@@ -202,6 +202,11 @@ impl<'a> Writing<'a> {
         Writing { doors, ..self }
     }
 
+    /// With a sender that sends a content once more that it was asked for with the hash of what is there, or not.
+    pub(super) fn with_compared(self, knows: bool) -> Writing<'a> {
+        Writing { compared: knows.then(BTreeSet::new), ..self }
+    }
+
     /// With a sender that can pack what it sends, or not.
     pub(super) fn packing(self, packs: bool) -> Writing<'a> {
         Writing { packs, ..self }

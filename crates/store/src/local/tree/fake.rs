@@ -628,7 +628,7 @@ impl Settings {
     /// What stands under `name`, as its attribute has it where that counts.
     pub(super) fn stat(&self, directory: &Directory, name: &[u8]) -> io::Result<Statx> {
         // What is to be changed is to be told from what takes its place.
-        let in_place = self.sync().is_some_and(|sync| sync.in_place);
+        let in_place = self.in_place();
         let found = directory.stat_for(name, if in_place { FACTS } else { STAT })?;
         Ok(self.seen(found, || read_at(directory, name)))
     }

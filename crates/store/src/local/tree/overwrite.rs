@@ -96,6 +96,11 @@ pub(super) struct Met {
 }
 
 impl Settings {
+    /// True if files that are there are changed, where that may be.
+    pub(super) fn in_place(&self) -> bool {
+        self.sync().is_some_and(|sync| sync.in_place)
+    }
+
     /// True if the regular file that `found` tells of is changed, not replaced. Not one of several names where those may lie in what is not to change: in other
     /// directories that have what is to come, or outside of where a login is confined to.
     pub(super) fn overwrites(&self, found: &Statx) -> bool {

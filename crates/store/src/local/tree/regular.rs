@@ -135,7 +135,7 @@ impl TreeWriter {
             return self.keep_basis(target, *basis);
         }
         let mut found = self.look_at(target)?;
-        let mut now = FileState::of(&found);
+        let now = FileState::of(&found);
         let mut is_exact = target.compared.is_some_and(|compared| compared.is_exactly(&now));
         let mut is_held = target.compared.is_none_or(|compared| compared.is(&now));
         if !is_exact && target.may_change_elsewhere() {
@@ -144,8 +144,7 @@ impl TreeWriter {
             let read = hash_of(&target.directory.directory, &target.name, finished.size_bytes, stop)?;
             let state = read.filter(|(hash, _)| *hash == finished.hash).map(|(_, state)| state);
             found = self.look_at(target)?;
-            now = FileState::of(&found);
-            is_exact = state == Some(now);
+            is_exact = state == Some(FileState::of(&found));
             is_held = is_exact;
         }
         if !is_held

@@ -105,12 +105,6 @@ impl Writing<'_> {
         self
     }
 
-    /// The sender sends a content once more that it was asked for with the hash of what is there.
-    pub(in crate::copy::tree) fn with_compared(mut self, is_on: bool) -> Self {
-        self.compared = is_on.then(Default::default);
-        self
-    }
-
     /// The same, and the sender, a stranger, is told no hash of what is here.
     pub(in crate::copy::tree) fn discreet(mut self) -> Self {
         self.deltas.is_discreet = true;

@@ -15,7 +15,7 @@ use dray_core::tree::{Finished, Metadata, Name, Record};
 use dray_engine::session::{TreeLanes, TreeSender};
 use dray_store::local::tree::{Changes, DeleteOptions, Landing, Origin, SyncOptions};
 
-use super::super::copies::keeping;
+use super::super::copies::{in_place, keeping};
 use super::super::differences::write_anew;
 use super::*;
 use crate::search::Scope;
@@ -445,9 +445,7 @@ fn of_two_names_the_second_is_held_to_what_the_first_left() {
         fs::hard_link(path("one"), path("two")).unwrap();
         let inode = fs::metadata(path("one")).unwrap().ino();
         let landing = Landing::resolve(place.path(), &[b"tree".to_vec()], false).unwrap();
-        let sync = SyncOptions { in_place: true, ..SyncOptions::default() };
-        let changes = Changes { sync: Some(sync), ..Changes::default() };
-        let writer = TreeWriter::new(landing, keeping()).with_changes(changes);
+        let writer = TreeWriter::new(landing, keeping()).with_changes(in_place());
         let mut sink = Writing::new(writer, 1, false, &|_| {}).with_compared(is_sent_again);
         tell(&mut sink, vec![directory(), file("one", 3, None), file("two", 3, None), Vec::new()], true);
         let pull = asked(&mut sink).remove(0);
