@@ -253,6 +253,53 @@ fn who_has_a_right_to_nothing_any_more_is_closed() {
     assert!(raw.frame().is_none(), "it is closed");
 }
 
+/// Holds an object for each name.
+struct Several(Vec<TestProvider>);
+
+impl Provider for Several {
+    fn open(&self, open: &Open, security: Option<&Security>) -> Result<Arc<dyn Held>> {
+        let of_it = self.0.iter().find(|provider| provider.object == open.object);
+        of_it.ok_or_else(|| Error::new(ErrorKind::NotFound, "no such object"))?.open(open, security)
+    }
+}
+
+/// And who has something else open keeps its place: what has ended is refused by itself, and only with the last of it the connection.
+#[test]
+fn who_has_a_right_to_something_else_stays() {
+    let objects = [12, 13].map(|seed| TestObject::new(sample::bytes(100_000, seed)));
+    let names = objects.each_ref().map(|object| ObjectName::Oid(Oid::of(&object.data)));
+    let held = objects.each_ref().map(|object| Arc::new(ProvenHeld::new(object)));
+    let ended = held.each_ref().map(|held| held.ended.clone());
+    let providers = std::iter::zip(held, &names).map(|(held, name)| TestProvider {
+        held,
+        object: name.clone(),
+        holder: tls(1).node(),
+        secret: SECRET,
+        tokens: None,
+    });
+    let providers = Several(providers.collect());
+    let holder = TestHolder::start(1, false, |_| providers);
+    let mut raw = RawReceiver::connect(holder.port, holder.node);
+    raw.say(&[Message::Hello(hello(false))]);
+    for (handle, name) in (1..).zip(&names) {
+        let proof = raw.proof(&SECRET, name);
+        raw.say(&[Message::Open(Open { handle, object: name.clone(), proof: Some(proof.into()) })]);
+    }
+    assert!(matches!(raw.message(), Some(Message::Hello(_))));
+    for _ in &names {
+        assert!(matches!(raw.message(), Some(Message::Opened(_))));
+    }
+    ended[0].store(true, Ordering::Release);
+    // Twice: before the second it has looked what is left.
+    for request in [1, 2] {
+        raw.say(&[Message::Fetch(Fetch { request, handle: 2, groups: 2, ..fetch() })]);
+        while raw.frame().expect("it stays").0.kind != FrameKind::End {}
+    }
+    ended[1].store(true, Ordering::Release);
+    assert_eq!(raw.fault(), (ErrorKind::Refused, "it has ended".to_owned()));
+    assert!(raw.frame().is_none(), "it is closed");
+}
+
 /// Threat model: whoever asks for a recipe and hangs up, any number of times, has the object read once: the process has no
 /// more threads for recipes than it may.
 #[test]

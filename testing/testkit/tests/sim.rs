@@ -145,6 +145,43 @@ fn a_receiver_that_lost_its_power_believes_what_is_durable() {
     assert!(again > 0 && again < groups * 3 / 4, "{again} of {groups} groups were written again");
 }
 
+/// Each fault does what its name says, for as long as it lasts: without an effect no run of the fault mix would prove anything.
+#[test]
+fn faults_have_their_effect_while_they_last() {
+    let size_bytes = 16 << 20;
+    let took_ns = |faults: &[PlannedFault]| {
+        let mut plan = one_receiver(size_bytes, &[Conduct::Honest]);
+        plan.faults = faults.to_vec();
+        let report = clean(&plan);
+        assert_eq!(report.ended[0].result, Ok(()), "{faults:?}");
+        report.took_ns()
+    };
+    let calm_ns = took_ns(&[]);
+    assert!((SECOND_NS..2 * SECOND_NS).contains(&calm_ns), "{calm_ns}");
+    let half_ns = calm_ns / 2;
+    // Nothing comes through while an end is stopped or cut off, and it goes on soon after.
+    for stops in [Fault::Freeze(0), Fault::Freeze(1), Fault::Partition(vec![0]), Fault::Partition(vec![1])] {
+        let stopped_ns = took_ns(&[fault(half_ns, 4 * SECOND_NS, stops.clone())]);
+        let bounds_ns = calm_ns + 3 * SECOND_NS..calm_ns + 10 * SECOND_NS;
+        assert!(bounds_ns.contains(&stopped_ns), "{stops:?}: {stopped_ns} instead of {calm_ns}");
+    }
+    // Who is cut off together has each other.
+    assert_eq!(took_ns(&[fault(half_ns, 4 * SECOND_NS, Fault::Partition(vec![0, 1]))]), calm_ns);
+    // 10 MB/s instead of 1 GB/s for a disk that holds 64 MiB back, and a tenth of the links' rate: from the start, and for a second.
+    for (slows, times) in [
+        (Fault::SlowDisk(0, 1000), 8),
+        (Fault::SlowDisk(1, 1000), 8),
+        (Fault::SlowLinks(0, 10), 8),
+        (Fault::SlowLinks(1, 10), 8),
+    ] {
+        let all_ns = took_ns(&[PlannedFault { at_ns: 0, for_ns: None, fault: slows.clone() }]);
+        assert!(all_ns >= times * calm_ns, "{slows:?}: {all_ns} instead of {calm_ns}");
+        let while_ns = took_ns(&[fault(0, SECOND_NS, slows.clone())]);
+        let bounds_ns = calm_ns + SECOND_NS / 2..all_ns / 2;
+        assert!(bounds_ns.contains(&while_ns), "{slows:?}: {while_ns} instead of {calm_ns}");
+    }
+}
+
 /// S34: one of three that freezes for good costs little.
 #[test]
 fn one_frozen_holder_of_three() {
@@ -153,6 +190,7 @@ fn one_frozen_holder_of_three() {
     plan.faults = vec![PlannedFault { at_ns: SECOND_NS, for_ns: None, fault: Fault::Freeze(1) }];
     let report = clean(&plan);
     assert_eq!(report.ended[0].result, Ok(()));
+    assert!(report.sent_groups[1] < report.sent_groups[0] / 2, "{:?}", report.sent_groups);
     let frozen_ns = report.took_ns();
     assert!(frozen_ns <= calm_ns + (calm_ns / 10).max(2 * SECOND_NS), "{frozen_ns} instead of {calm_ns}");
 }

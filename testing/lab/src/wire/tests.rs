@@ -137,11 +137,25 @@ fn a_change_of_rate_keeps_the_bits_already_sent() {
 
 #[test]
 fn a_shorter_delay_lets_nothing_overtake() {
-    let mut wire = line(&[Link::delay(Duration::from_millis(50))]);
-    wire.send(0, &packet_to(1, 100, 0), 0, &mut |_, _| {});
+    for shorter in [Duration::from_millis(1), Duration::ZERO] {
+        let mut wire = line(&[Link::delay(Duration::from_millis(50))]);
+        wire.send(0, &packet_to(1, 100, 0), 0, &mut |_, _| {});
+        wire.change(0, Change::Delay(shorter), 10 * MS, &mut |_, _| {});
+        wire.send(0, &packet_to(1, 100, 1), 10 * MS, &mut |_, _| panic!("it overtakes"));
+        assert_eq!(run(&mut wire, Time::MAX), [(50 * MS, 1, 0), (50 * MS, 1, 1)]);
+    }
+}
+
+/// Nor does it reach the next link sooner than what it stood behind: 125 bytes take 1 ms there, and what was before them finds no room.
+#[test]
+fn what_waited_behind_another_comes_to_the_next_link_after_it() {
+    let narrow = Link::new(Rate::mbit(1), Duration::ZERO).with_queue(Queue::Bytes(200));
+    let mut wire = line(&[Link::delay(Duration::from_millis(50)), narrow]);
+    wire.send(0, &packet_to(1, 1250, 0), 0, &mut |_, _| {});
     wire.change(0, Change::Delay(Duration::from_millis(1)), 10 * MS, &mut |_, _| {});
-    wire.send(0, &packet_to(1, 100, 1), 10 * MS, &mut |_, _| {});
-    assert_eq!(run(&mut wire, Time::MAX), [(50 * MS, 1, 0), (50 * MS, 1, 1)]);
+    wire.send(0, &packet_to(1, 125, 1), 10 * MS, &mut |_, _| {});
+    assert_eq!(run(&mut wire, Time::MAX), [(51 * MS, 1, 1)]);
+    assert_eq!(wire.pipes()[1].stats.dropped_full, 1);
 }
 
 #[test]
@@ -224,6 +238,13 @@ fn framing_costs_rate() {
     let mut wire = line(&[link]);
     wire.send(0, &packet_to(1, 1250 - 38, 0), 0, &mut |_, _| {});
     assert_eq!(run(&mut wire, Time::MAX), [(MS, 1, 0)]);
+    // A super-packet of four segments (UDP over IPv4, 28 bytes of headers) costs that four times.
+    let mut four = packet_to(1, 28 + 4 * (1250 - 28 - 38), 1);
+    four[1] = 5;
+    four[4..6].copy_from_slice(&(1250_u16 - 28 - 38).to_ne_bytes());
+    four[6..8].copy_from_slice(&20_u16.to_ne_bytes());
+    wire.send(0, &four, 0, &mut |_, _| {});
+    assert_eq!(run(&mut wire, Time::MAX), [(4 * MS, 1, 1)]);
 }
 
 /// Without a rate no queue bounds what a flood leaves on its way.

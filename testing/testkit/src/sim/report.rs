@@ -145,3 +145,42 @@ fn check_written(plan: &Plan, number: usize, written: u64, kills: u64, geometry:
     (!lost_power && written > allowed)
         .then(|| format!("node {number} wrote {written} groups where {allowed} are promised (S15)"))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::sim::run;
+
+    /// Every promise that is looked at in the end is found broken where it is, and not one step before.
+    #[test]
+    fn broken_promises_are_found() {
+        let plan = Plan::swarm(1, 2, 1 << 20);
+        let geometry = Geometry::new(plan.size_bytes);
+        let kept = run(&plan, None);
+        assert_eq!((kept.findings.len(), kept.ended.len()), (0, 1));
+        let found = |change: &dyn Fn(&mut Report)| {
+            let mut report = kept.clone();
+            change(&mut report);
+            report.check(&plan, geometry);
+            report.findings.join("; ")
+        };
+        let groups = geometry.groups();
+        let twice = SENT_TWICE_MAX / GROUP_BYTES;
+        assert_eq!(found(&|report| report.written_groups[1] = groups), "");
+        assert!(found(&|report| report.written_groups[1] = groups + 1).ends_with("(S15)"));
+        let killed_once = |report: &mut Report, written| {
+            report.kills[1] = 1;
+            report.written_groups[1] = written;
+        };
+        assert_eq!(found(&|report| killed_once(report, groups + twice)), "");
+        assert!(found(&|report| killed_once(report, groups + twice + 1)).ends_with("(S15)"));
+        assert_eq!(found(&|report| report.sent_groups[0] = groups + twice), "");
+        assert!(found(&|report| report.sent_groups[0] = groups + twice + 1).ends_with("(S35)"));
+        assert!(found(&|report| report.ended.clear()).starts_with("node 1 has not ended"));
+        let failed = |report: &mut Report, kind| report.ended[0].result = Err((kind, "why".to_owned()));
+        assert!(found(&|report| failed(report, ErrorKind::Internal)).contains("an internal error: why"));
+        assert!(
+            found(&|report| failed(report, ErrorKind::TimedOut)).contains("though node 0 had the object")
+        );
+    }
+}

@@ -127,13 +127,18 @@ impl<'a> World<'a> {
             if quiet_ns.is_some_and(|quiet_ns| now_ns > quiet_ns) {
                 break;
             }
-            self.handle(event);
-            while let Some((node, id, side)) = self.network.next_ready() {
-                self.ready(node, id, side);
-            }
+            self.turn(event);
         }
         self.check_nothing_held();
         self.report()
+    }
+
+    /// `event` happens, and whoever it concerns goes on as far as it can.
+    fn turn(&mut self, event: Event) {
+        self.handle(event);
+        while let Some((node, id, side)) = self.network.next_ready() {
+            self.ready(node, id, side);
+        }
     }
 
     fn all_ended(&self) -> bool {
@@ -539,5 +544,48 @@ impl<'a> World<'a> {
         };
         report.check(self.plan, self.object.geometry);
         report
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A run that is looked at in the middle: what is held there is found, each kind of it, and at its end nothing is.
+    #[test]
+    fn what_is_held_is_found() {
+        let plan = Plan::swarm(1, 2, 1 << 20);
+        let mut world = World::new(&plan, Trace::new(None)).unwrap();
+        while world.nodes[0].serving.is_empty() {
+            let event = world.network.clock.next().unwrap();
+            world.turn(event);
+        }
+        world.check_nothing_held();
+        let held = ["node 0: 1 connections are open after the end", "node 1: its transfer has not ended"];
+        assert!(
+            held.iter().all(|what| world.findings.iter().any(|found| found == what)),
+            "{:?}",
+            world.findings
+        );
+        world.findings.clear();
+        let (&id, _) = world.nodes[0].serving.first_key_value().unwrap();
+        world.network.close(id, Side::Listener);
+        world.check_nothing_held();
+        assert!(
+            world.findings.contains(&"node 0: it serves what is closed".to_owned()),
+            "{:?}",
+            world.findings
+        );
+        let report = World::new(&plan, Trace::new(None)).unwrap().run();
+        assert_eq!(report.findings, Vec::<String>::new());
+    }
+
+    /// What does not end in time is stuck.
+    #[test]
+    fn a_run_beyond_its_horizon_is_stuck() {
+        let mut plan = Plan::swarm(1, 2, 1 << 20);
+        plan.horizon_ns = 1_000_000;
+        let report = World::new(&plan, Trace::new(None)).unwrap().run();
+        assert!(report.findings.iter().any(|found| found.contains("stuck")), "{:?}", report.findings);
     }
 }

@@ -236,6 +236,21 @@ mod tests {
         }
     }
 
+    /// S84, memory: what there was no room to remember stays, and that is said once, with the last word, where it is so.
+    #[test]
+    fn what_could_not_be_remembered_stays_and_is_told() {
+        for lost in [0, 3] {
+            let told = Told { entries: VecDeque::new(), lost, remover: Remover::new(Origin::Anywhere) };
+            let removal = Removal { told: Mutex::new(told) };
+            let said = |is_last| InPlace { runs: Vec::new(), settled: 0, is_last };
+            assert_eq!(removal.remove(&said(false)), (0, Vec::new()), "not yet");
+            let (count, failed) = removal.remove(&said(true));
+            let texts: Vec<&str> = failed.iter().map(|entry| &*entry.text).collect();
+            assert_eq!((count, texts.len()), (0, usize::from(lost > 0)), "{texts:?}");
+            assert!(texts.iter().all(|text| text.starts_with("3 entries stay here")), "{texts:?}");
+        }
+    }
+
     /// S84: what came is said in ascending runs, in as many messages as it takes, and what is settled with the last of them; an entry that lacks something is not said to be in place.
     #[test]
     fn what_came_is_said_in_runs() {
