@@ -48,6 +48,8 @@ const TARGETS: &[Target] = &[
     ("P1", SMALL, UNSHAPED, DrayCp, Scp, Both, 1.1),
     ("P2", MANY, UNSHAPED, DrayCp, RsyncDaemon, Both, 0.8),
     ("P2", FLAT, UNSHAPED, DrayCp, RsyncDaemon, Both, 0.8),
+    ("P2", MANY, UNSHAPED, DrayDaemonSync, RsyncDaemon, Pull, 0.8),
+    ("P2", FLAT, UNSHAPED, DrayDaemonSync, RsyncDaemon, Pull, 0.8),
     ("P2", MANY, UNSHAPED, DraySsh, RsyncSsh, Both, 0.8),
     ("P2", FLAT, UNSHAPED, DraySsh, RsyncSsh, Both, 0.8),
     ("P2", MANY, UNSHAPED, DraySync, RsyncSsh, Both, 0.8),

@@ -113,7 +113,7 @@ fn p2(bench: &mut Bench) -> Result<(), String> {
         "P2",
         &["unshaped"],
         false,
-        &[DrayCp, DraySsh, DraySync, RsyncDaemon, RsyncSsh, Scp, Syq, Sendme],
+        &[DrayCp, DraySsh, DraySync, DrayDaemonSync, RsyncDaemon, RsyncSsh, Scp, Syq, Sendme],
     )
 }
 
