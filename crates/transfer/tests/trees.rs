@@ -9,10 +9,9 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use dray_core::limits::TREE_BATCHES_MAX;
-use dray_core::message::{Message, Progress, TreeDone};
+use dray_core::message::TreeDone;
 use dray_core::{Error, ErrorKind};
 use dray_testkit::sample;
-use dray_transfer::transport::push_control;
 use support::trees::{Content, Copy, RECORD_BYTES};
 
 /// Protocol "Copying trees": more batches than are granted at first, contents of all sizes, one that the receiver has and one that cannot be
@@ -68,41 +67,6 @@ fn contents_come_over_a_lane() {
     let fourth = fourth.recv().unwrap();
     assert!(fourth >= 4 * Duration::from_millis(200), "asked four times within {fourth:?}");
     assert!(came.contents[&0] == data && came.contents[&1] == data[..5]);
-}
-
-/// P5: while a content is waited for, each end says that it works once a second, and not more often: over ssh a sign costs over a hundred bytes.
-#[test]
-fn signs_of_life_are_rare() {
-    let data = sample::bytes(2 * RECORD_BYTES, 1);
-    let copy = |ticks_before: u64| {
-        let (release, gate) = mpsc::channel();
-        let (ticks, release) = (Mutex::new(0), Mutex::new(Some(release)));
-        let tick = move || {
-            let mut ticks = ticks.lock().unwrap();
-            *ticks += 1;
-            if *ticks > ticks_before {
-                release.lock().unwrap().take();
-            }
-            Ok(())
-        };
-        let files = vec![Content { gate: Some(Mutex::new(gate)), ..Content::of(&data[..]) }];
-        let begun = Instant::now();
-        let (taken, sent, came) = Copy { tick: Box::new(tick), ..Copy::of(files) }.run();
-        assert_eq!((taken.unwrap().files, sent.unwrap().files), (1, 1));
-        (begun.elapsed().as_secs(), came)
-    };
-    let (quick_s, quick) = copy(0);
-    let (slow_s, slow) = copy(16);
-    assert!(slow_s >= 3, "{slow_s} s");
-    assert!((2..=slow_s + 1).contains(&slow.signs), "{} signs of the receiver in {slow_s} s", slow.signs);
-    let mut sign = Vec::new();
-    push_control(
-        &mut sign,
-        &Message::Progress(Progress { done_bytes: 0, resumed_bytes: 0, direct_bytes: 0 }),
-    );
-    let signs = (slow.wire.0 - quick.wire.0) / sign.len() as u64;
-    assert!((1..=slow_s + 1).contains(&signs), "{signs} signs of the sender in {slow_s} s");
-    assert!(quick.signs <= quick_s + 1, "{} signs in {quick_s} s", quick.signs);
 }
 
 /// Protocol "Lanes": what a lost connection owed is asked for another way, from its beginning, and what came twice is counted as lost.

@@ -15,7 +15,7 @@ use dray_engine::session::PathId;
 use super::lanes::{Arrived, LANES_FRAMES, Lane, TakeLanes};
 use super::send::{IDLE, last_words};
 use super::unpacking::Unpacking;
-use super::{LAST_WORDS, TOLD_INTERVAL, sign_interval};
+use super::{LAST_WORDS, TOLD_INTERVAL};
 use crate::transport::{Duplex, Wake, Wants, push_control};
 
 /// Frames that may wait for the sink.
@@ -182,7 +182,6 @@ pub fn take<S: TreeSink>(
         heard_at: Instant::now(),
         received_bytes: 0,
         told_at: Instant::now(),
-        signed_at: Instant::now(),
         unheard: None,
     };
     let result = thread::scope(|scope| {
@@ -299,8 +298,6 @@ struct Taker<'a> {
     heard_at: Instant,
     received_bytes: u64,
     told_at: Instant,
-    /// When the sender was last told how far it is.
-    signed_at: Instant,
     /// Why nothing can be said any more: the sender does not read. It may have said why before, and that is yet to be read.
     unheard: Option<Error>,
 }
@@ -314,8 +311,7 @@ impl Taker<'_> {
                 let bytes = self.said.done_bytes.load(Ordering::Relaxed);
                 tick(bytes)?;
                 // One that waits to leave is enough.
-                if self.signed_at.elapsed() >= sign_interval(self.patience) && self.out.len() == self.left {
-                    self.signed_at = Instant::now();
+                if self.out.len() == self.left {
                     let progress = Progress { done_bytes: bytes, resumed_bytes: 0, direct_bytes: 0 };
                     push_control(&mut self.out, &Message::Progress(progress));
                 }

@@ -123,8 +123,6 @@ pub struct Came {
     pub bytes: BTreeMap<PathId, u64>,
     /// And what that took: bytes that were read from the channel, and from the connection beside it.
     pub wire: (u64, u64),
-    /// How often the receiver said how far it was.
-    pub signs: u64,
 }
 
 /// A channel that counts what is read from it.
@@ -351,15 +349,10 @@ impl Copy {
         let sources = files.len();
         let mut source = Telling { files, at_a_time: self.at_a_time, is_over: false };
         let (came, send_lanes, take_lanes) = (Mutex::default(), SendLanes::new().unwrap(), TakeLanes::new());
-        let signs = AtomicU64::new(0);
         let (taken, sent) = thread::scope(|scope| {
-            let (copy, signs) = (&self, &signs);
+            let copy = &self;
             let sender = scope.spawn(|| {
                 let mut heard = |message: Option<Message>| match message {
-                    Some(Message::Progress(_)) => {
-                        signs.fetch_add(1, Ordering::AcqRel);
-                        Ok(())
-                    }
                     Some(Message::Fault(fault)) => Err(fault.to_error("receiver")),
                     Some(_) => Ok(()),
                     None => (copy.tick)(),
@@ -386,7 +379,7 @@ impl Copy {
             (taken, sender.join().unwrap())
         });
         let [channel, lane] = wire.map(|bytes| bytes.load(Ordering::Acquire));
-        (taken, sent, Came { wire: (channel, lane), signs: signs.into_inner(), ..came.into_inner().unwrap() })
+        (taken, sent, Came { wire: (channel, lane), ..came.into_inner().unwrap() })
     }
 }
 
