@@ -356,8 +356,9 @@ fn a_checkpoint_says_what_is_on_the_disk() {
     // `1234 pwrite64(7</path/of/.copy.dray-….state>, "…"..., 9, 8192) = 9`: the map of what is durable begins there.
     let calls: Vec<(&str, &str)> =
         trace.lines().filter_map(|line| line.trim_start().split_once(' ')).collect();
-    let is_map =
-        |call: &str| call.contains("pwrite64(") && call.contains(".state>") && call.contains(", 8192)");
+    // Another thread may be traced before it is through: then the line ends in `<unfinished ...>`.
+    let is_at_map = |call: &str| call.contains(", 8192)") || call.contains(", 8192 <unfinished");
+    let is_map = |call: &str| call.contains("pwrite64(") && call.contains(".state>") && is_at_map(call);
     // The first one is that of an empty file.
     let (thread, _) = calls.iter().rfind(|(_, call)| is_map(call)).expect("a map");
     let step = |call: &str| match call.trim_start() {

@@ -319,15 +319,12 @@ impl FileTarget {
 
     /// What stands under the name was hashed in this state, to be kept if the sender finds it the same; whether that name is its only one.
     pub fn compared(&mut self, state: FileState, has_one_name: bool) {
-        let settings = self.directory.settings();
-        let is_held = has_one_name || settings.in_place() || settings.removes_sources();
-        self.compared = is_held.then_some(Compared { state, has_one_name });
+        self.compared = Some(Compared { state, has_one_name });
     }
 
-    /// True if what stands under the name was hashed, and this copy itself may change it under another name.
+    /// True if what stands under the name was hashed, and this copy itself may change it, or what is told of it, under another name.
     pub fn may_change_elsewhere(&self) -> bool {
-        self.directory.settings().in_place()
-            && self.compared.is_some_and(|compared| compared.has_several_names())
+        self.compared.is_some_and(|compared| compared.has_several_names())
     }
 
     /// True if what stands under its name when it gets that is somebody else's: nothing stood there, in a directory of which is known what does. What does by then

@@ -115,7 +115,6 @@ impl TreeWriter {
                         } else {
                             None
                         };
-                        // Of several names here the first that is kept changes the times of all.
                         if let Some((_, state)) = known {
                             target.compared(state, found.stx_nlink == 1);
                         }

@@ -480,6 +480,38 @@ fn of_two_names_the_second_is_held_to_what_the_first_left() {
     }
 }
 
+/// ADR 23: without `--inplace`, too, what another program wrote to a file of two names, after it was hashed, is not taken for what the sender has: its content comes, as a file of
+/// its own; from a sender that does not send it once more it fails, and has not the sender's time.
+#[test]
+fn what_came_in_under_another_name_is_not_taken_for_the_same() {
+    for is_sent_again in [false, true] {
+        let place = tempfile::tempdir().unwrap();
+        let [one, other] = ["tree/one", "other"].map(|name| place.path().join(name));
+        fs::create_dir(place.path().join("tree")).unwrap();
+        fs::write(&one, b"old").unwrap();
+        fs::hard_link(&one, &other).unwrap();
+        let mut sink = sink(place.path()).with_compared(is_sent_again);
+        tell(&mut sink, vec![directory(), file("one", 3, None), Vec::new()], true);
+        let pull = asked(&mut sink).remove(0);
+        assert!(pull.runs[0].known.is_some());
+        std::thread::sleep(Duration::from_millis(20));
+        fs::write(&other, b"odd").unwrap();
+        answer(&mut sink, pull.request, &[Record::Same(done(b"old"))]);
+        if is_sent_again {
+            let pulls = asked(&mut sink);
+            assert!(pulls[0].runs[0].known.is_none());
+            answer(&mut sink, pulls[0].request, &[Record::Bytes(b"old"), Record::Done(done(b"old"))]);
+        }
+        let done = sink.done().unwrap().unwrap();
+        assert_eq!((done.files, done.failed), if is_sent_again { (1, 0) } else { (0, 1) });
+        assert_eq!(fs::read(&one).unwrap(), if is_sent_again { b"old" } else { b"odd" });
+        assert_eq!(
+            (fs::read(&other).unwrap(), fs::metadata(&one).unwrap().mtime() == 5),
+            (b"odd".to_vec(), is_sent_again)
+        );
+    }
+}
+
 /// Y19: what the disk promises is asked of the network last: a file that nothing here is like goes before one for which the disk is still looked through,
 /// though it was told after that.
 #[test]

@@ -12,23 +12,31 @@ fn moving(to: &Path, write: WriteOptions, sync: SyncOptions) -> TreeWriter {
     TreeWriter::new(landing, write).with_changes(Changes { sync: Some(sync), ..Changes::default() })
 }
 
-/// S84: a file here that has another name is held to what was hashed, too: bytes that somebody wrote since, under either name, are not taken for what the source has.
+/// S84, ADR 23: a file here that has another name is held to what was hashed, too, whether sources go or not: bytes that somebody wrote since, under either name, are not taken for
+/// what the source has.
 #[test]
 fn a_file_of_two_names_is_held_to_what_was_compared() {
-    for is_written in [false, true] {
+    for (removes_sources, is_written) in [(false, false), (false, true), (true, false), (true, true)] {
         let dir = filled(&["f"]);
         let to = dir.path().join("to");
         fs::hard_link(to.join("f"), dir.path().join("other")).unwrap();
         let mut writer = moving(&to, MINE, SyncOptions::default());
+        if let Some(sync) = std::rc::Rc::get_mut(&mut writer.settings).and_then(|it| it.changes.sync.as_mut())
+        {
+            sync.removes_sources = removes_sources;
+        }
         writer.root(0, &directory(None)).unwrap();
-        let Ok(Placed::Wanted(mut target, Some(hash))) = writer.entry(&file("f", b"old")) else { panic!() };
+        let wanted =
+            Entry { metadata: Metadata { mtime_s: 7, ..file("f", b"old").metadata }, ..file("f", b"old") };
+        let Ok(Placed::Wanted(mut target, Some(hash))) = writer.entry(&wanted) else { panic!() };
         assert_eq!(hash, *blake3::hash(b"old").as_bytes());
         if is_written {
             std::thread::sleep(std::time::Duration::from_millis(20));
             fs::write(dir.path().join("other"), b"NEW").unwrap();
         } else {
-            // Another name more or less is no change.
+            // Another name more or less, or another time, is no change.
             fs::hard_link(to.join("f"), dir.path().join("third")).unwrap();
+            fs::File::open(dir.path().join("other")).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
         }
         match writer.keep_same(&mut target, &finished(b"old")) {
             Err(error) => assert!(is_written && error.kind() == ErrorKind::Changed, "{error}"),
