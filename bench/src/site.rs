@@ -130,13 +130,27 @@ impl Site {
     /// Takes `what` away again at both ends.
     pub(crate) fn remove(&self, what: What) {
         for end in ["near/in", "far/in"] {
-            remove(&self.root.join(end).join(what.name()));
+            // What cannot be moved away on a disk lies there until the end.
+            let _ = self.clear(&self.root.join(end).join(what.name()));
         }
     }
 
-    /// What earlier runs delivered and remembered would spare the next one its work. On a disk, trees are only moved out of the way: ext4 passes by
-    /// every inode that was deleted within minutes, one by one for each that it gives out, so who came next would pay for that (20 s instead of
-    /// 2.5 were seen for 50,000 files).
+    /// Removes a file or a folder. On a disk, trees are only moved out of the way, for which it needs room for all of them: ext4 passes by every
+    /// inode that was deleted within minutes, one by one for each that it gives out, so who came next would pay for that (20 s instead of 2.5
+    /// were seen for 50,000 files).
+    fn clear(&self, path: &Path) -> Result<(), String> {
+        if !self.is_mount && holds_trees(path) {
+            let spent = self.root.join("spent");
+            let count = fs::create_dir_all(&spent).and_then(|()| fs::read_dir(&spent)).map(Iterator::count);
+            count
+                .and_then(|count| fs::rename(path, spent.join(count.to_string())))
+                .map_err(|error| format!("move {} away: {error}", path.display()))?;
+        }
+        remove(path);
+        Ok(())
+    }
+
+    /// What earlier runs delivered and remembered would spare the next one its work.
     pub(crate) fn forget(&self) -> Result<(), String> {
         for below in ["near/out", "far/out", "near/data", "far/data", "near/state", "far/state"] {
             let path = self.root.join(below);

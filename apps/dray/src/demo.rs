@@ -15,6 +15,10 @@ use crate::output::{Output, bytes};
 use crate::run::own_program;
 
 pub(crate) fn run(file: &Path, output: &Arc<Output>, stop: &Stop) -> Result<()> {
+    if file.is_dir() {
+        let what = format!("{file:?} is a directory; demo takes a file");
+        return Err(Error::new(ErrorKind::Usage, what).advise("name a file in it"));
+    }
     let place = Scratch::new()?;
     let begun = Instant::now();
     let mut sender = Sender::start(file, &place)?;

@@ -272,7 +272,7 @@ fn who_has_a_right_to_something_else_stays() {
     let ended = held.each_ref().map(|held| held.ended.clone());
     let providers = std::iter::zip(held, &names).map(|(held, name)| TestProvider {
         held,
-        object: name.clone(),
+        object: *name,
         holder: tls(1).node(),
         secret: SECRET,
         tokens: None,
@@ -283,7 +283,7 @@ fn who_has_a_right_to_something_else_stays() {
     raw.say(&[Message::Hello(hello(false))]);
     for (handle, name) in (1..).zip(&names) {
         let proof = raw.proof(&SECRET, name);
-        raw.say(&[Message::Open(Open { handle, object: name.clone(), proof: Some(proof.into()) })]);
+        raw.say(&[Message::Open(Open { handle, object: *name, proof: Some(proof.into()) })]);
     }
     assert!(matches!(raw.message(), Some(Message::Hello(_))));
     for _ in &names {

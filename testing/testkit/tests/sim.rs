@@ -37,7 +37,7 @@ fn clean(plan: &Plan) -> Report {
 #[test]
 fn a_few_seeds_of_the_fault_mix() {
     let (mut done, mut served_groups) = (0, 0);
-    let mut kinds = BTreeMap::new();
+    let (mut kinds, mut traits) = (BTreeMap::new(), [0; 3]);
     for seed in 1_000_000..1_000_040 {
         let plan = Plan::mix(seed, None);
         let report = clean(&plan);
@@ -46,6 +46,11 @@ fn a_few_seeds_of_the_fault_mix() {
         let by_receivers = sent.filter(|(node, _)| matches!(node.role, Role::Receiver { .. }));
         served_groups +=
             by_receivers.map(|(_, groups)| *groups).sum::<u64>() * u64::from(!plan.faults.is_empty());
+        for node in &plan.nodes {
+            traits[0] += usize::from(node.conduct != Conduct::Honest);
+            traits[1] += usize::from(node.up.lost_per_million + node.down.lost_per_million > 0);
+            traits[2] += usize::from(node.under_way_bytes > 0);
+        }
         for planned in &plan.faults {
             let name = format!("{:?}", planned.fault);
             *kinds.entry(name.split('(').next().unwrap().to_owned()).or_insert(0) += 1;
@@ -54,6 +59,7 @@ fn a_few_seeds_of_the_fault_mix() {
     assert!(done > 100, "most receivers get the object: {done}");
     assert!(served_groups > 0, "no receiver served another one");
     assert_eq!(kinds.len(), 7, "{kinds:?}");
+    assert!(traits.iter().all(|count| *count > 10), "who lies, loses packets, is behind ssh: {traits:?}");
 }
 
 /// Issue: "one printed seed reproduces a run to the byte": twice here, and in two other processes.
@@ -179,6 +185,58 @@ fn faults_have_their_effect_while_they_last() {
         let while_ns = took_ns(&[fault(0, SECOND_NS, slows.clone())]);
         let bounds_ns = calm_ns + SECOND_NS / 2..all_ns / 2;
         assert!(bounds_ns.contains(&while_ns), "{slows:?}: {while_ns} instead of {calm_ns}");
+    }
+}
+
+/// Links, processors and holders that hang up are what the plan says of them: each makes the run take longer, or shows in its trace.
+#[test]
+fn what_a_plan_says_of_links_and_processors_counts() {
+    let size_bytes = 16 << 20;
+    let took_ns = |change: &dyn Fn(&mut Plan)| {
+        let mut plan = one_receiver(size_bytes, &[Conduct::Honest]);
+        change(&mut plan);
+        let report = clean(&plan);
+        assert_eq!(report.ended[0].result, Ok(()));
+        report.took_ns()
+    };
+    let calm_ns = took_ns(&|_| {});
+    let lossy_ns = took_ns(&|plan| plan.nodes[0].up.lost_per_million = 100_000);
+    assert!(lossy_ns >= calm_ns * 21 / 20, "losses: {lossy_ns} instead of {calm_ns}");
+    let far_ns = took_ns(&|plan| plan.nodes[0].up.delay_ns = SECOND_NS / 5);
+    assert!(far_ns >= calm_ns + SECOND_NS / 2, "delay: {far_ns} instead of {calm_ns}");
+    let shared_ns = took_ns(&|plan| {
+        plan.shared.push(LinkModel::new(1_250_000, 0));
+        plan.nodes[0].shared_up = vec![0];
+    });
+    assert!(shared_ns >= 8 * calm_ns, "a narrow link that is shared: {shared_ns} instead of {calm_ns}");
+    for node in [0, 1] {
+        let slow_ns =
+            took_ns(&|plan| (plan.nodes[node].cores, plan.nodes[node].core_bytes_per_s) = (1, 2_000_000));
+        assert!(slow_ns >= 5 * calm_ns, "processors of {node}: {slow_ns} instead of {calm_ns}");
+    }
+    // Its connections come back, after a pause each.
+    let hangs_up = clean(&one_receiver(size_bytes, &[Conduct::HangsUp { every: 8 }]));
+    assert!(
+        hangs_up.ended[0].result.is_err() || hangs_up.took_ns() >= 2 * calm_ns,
+        "{:?}",
+        hangs_up.ended[0]
+    );
+}
+
+/// S34, S10: an honest holder to which nothing happens is known as that, or no run would be held to it.
+#[test]
+fn who_is_steady_is_known() {
+    let mut plan = one_receiver(1 << 20, &[Conduct::Honest, Conduct::Refuses]);
+    assert_eq!([plan.is_steady(0, 2), plan.is_steady(1, 2), plan.is_steady(2, 0)], [true, false, false]);
+    for (disturbs, is_steady) in [
+        (Fault::Freeze(0), false),
+        (Fault::SlowLinks(2, 2), false),
+        (Fault::Partition(vec![2]), false),
+        (Fault::Partition(vec![0, 2]), true),
+        (Fault::FullDisk(1), true),
+    ] {
+        plan.faults = vec![fault(0, SECOND_NS, disturbs.clone())];
+        assert_eq!(plan.is_steady(0, 2), is_steady, "{disturbs:?}");
     }
 }
 

@@ -339,6 +339,11 @@ pub(super) fn advised(error: Error, host: Option<&str>) -> Error {
         (ErrorKind::Refused, Some(_)) if error.to_string().contains("this login") => error.or_advise(
             "your key is confined to one directory there: paths are relative to it, and what it may is up to whoever set it up",
         ),
+        (ErrorKind::Refused, _) if error.what().contains("leads out of the directory that may be") => error
+            .or_advise("what may be read and written there is one directory, and paths are relative to it"),
+        (ErrorKind::Refused, _) if error.what().contains("cannot open") => {
+            error.or_advise(format!("does your user {there} have the right to read it?"))
+        }
         (ErrorKind::Refused, _) => error.or_advise(format!("choose a place {there} that your user may write to")),
         (ErrorKind::NoSpace, _) => {
             error.or_advise(format!("free some space {there}, then the same command again goes on"))

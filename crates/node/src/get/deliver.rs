@@ -138,6 +138,16 @@ impl Fetch<'_> {
             None if name.is_none() && is_nobody_asked => ask_for_name(&config, object, observer),
             None => None,
         };
+        if let Some(known) = told_before.as_deref().filter(|_| name.is_none()) {
+            let known = usable_name(Some(known), &oid);
+            if folder.has(&known) {
+                // Before everything is copied, and left here.
+                if resumed_bytes == 0 {
+                    let _ = delivery.discard();
+                }
+                return Err(taken(&dir.join(known)).context(format_args!("get {}", short_name(&object))));
+            }
+        }
         // What an earlier run proved is worth more than what a similar file may have.
         let older = match name {
             Some(name) if !request.whole_file && intact.is_empty() && at_hand.is_none() => {

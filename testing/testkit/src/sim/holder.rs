@@ -321,7 +321,11 @@ impl Serving {
                 self.fault(desk, job, &error);
                 return Ok(true);
             }
-            Conduct::HangsUp { every } if sent % every.max(1) == every - 1 && position > range.start => {
+            // A chunk is several groups: it is the one with such a group in it that does not come.
+            Conduct::HangsUp { every }
+                if (sent + CHUNK_BYTES / GROUP_BYTES) / every.max(1) > sent / every.max(1)
+                    && position > range.start =>
+            {
                 *desk.sent_groups += 1;
                 return Err(Error::new(ErrorKind::Interrupted, "hangs up"));
             }

@@ -200,3 +200,24 @@ impl Stored {
 pub(crate) fn offset_of(group: u64) -> u64 {
     group * GROUP_BYTES
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// S2, S4: what is written is held to the object, and to what is there.
+    #[test]
+    fn wrong_bytes_and_what_comes_twice_are_found() {
+        let object = Object::new(3 * GROUP_BYTES, 1).unwrap();
+        let mut stored = Stored::new(object.geometry).unwrap();
+        let own = |group: u64| Group::Own { offset: group * GROUP_BYTES, len: GROUP_BYTES };
+        stored.write(&object, 0, &own(0)).unwrap();
+        assert!(stored.write(&object, 0, &own(0)).unwrap_err().contains("written twice"));
+        assert!(stored.write(&object, 1, &own(2)).unwrap_err().contains("wrong bytes"));
+        let mut bytes = object.bytes(GROUP_BYTES, GROUP_BYTES).to_vec();
+        stored.write(&object, 1, &Group::Other(bytes.clone())).unwrap();
+        bytes[7] ^= 1;
+        assert!(stored.write(&object, 2, &Group::Other(bytes)).unwrap_err().contains("wrong bytes"));
+        assert_eq!(stored.written_groups, 2);
+    }
+}
