@@ -125,6 +125,12 @@ fn what_is_at_hand_is_not_asked_for() {
     let own = a.directory("own").join("copy");
     assert_eq!(cost(a, actions::get(a, &ticket, &own)), 0);
     assert_delivered(&source, &own, Some(&hash));
+    // What stands under the sender's name is not replaced, and nothing is left beside it.
+    let named = a.directory("named");
+    for code in [0, 6] {
+        a.dray().arg("get").arg(&ticket).directory(&named).run().expect(code);
+        assert_eq!(data::names(&named), ["source"]);
+    }
     let first = b.directory("first").join("copy");
     assert!(cost(b, actions::get(b, &ticket, &first)) > 40 * MIB);
     shared.end();
@@ -147,6 +153,8 @@ fn what_is_at_hand_is_not_asked_for() {
     let got = b.dray().arg("get").arg(&ticket).directory(&nameless).run().expect(0);
     assert!(got.stderr_text().contains("nobody says what the file is called"), "{got}");
     assert_delivered(&source, &nameless.join(&hash[..16]), Some(&hash));
+    b.dray().arg("get").arg(&ticket).directory(&nameless).run().expect(6);
+    assert_eq!(data::names(&nameless), [&hash[..16]]);
     let streamed = b.file("streamed");
     b.dray().arg("get").arg(&ticket).args(["-o", "-"]).output_file(&streamed).run().expect(0);
     data::assert_same(&source, &streamed);

@@ -138,8 +138,8 @@ impl Fetch<'_> {
             None if name.is_none() && is_nobody_asked => ask_for_name(&config, object, observer),
             None => None,
         };
-        if let Some(known) = told_before.as_deref().filter(|_| name.is_none()) {
-            let known = usable_name(Some(known), &oid);
+        if name.is_none() && is_nobody_asked {
+            let known = usable_name(told_before.as_deref(), &oid);
             if folder.has(&known) {
                 // Before everything is copied, and left here.
                 if resumed_bytes == 0 {
