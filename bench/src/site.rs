@@ -139,30 +139,22 @@ impl Site {
     /// inode that was deleted within minutes, one by one for each that it gives out, so who came next would pay for that (20 s instead of 2.5
     /// were seen for 50,000 files).
     fn clear(&self, path: &Path) -> Result<(), String> {
-        if !self.is_mount && holds_trees(path) {
-            let spent = self.root.join("spent");
-            let count = fs::create_dir_all(&spent).and_then(|()| fs::read_dir(&spent)).map(Iterator::count);
-            count
-                .and_then(|count| fs::rename(path, spent.join(count.to_string())))
-                .map_err(|error| format!("move {} away: {error}", path.display()))?;
+        if self.is_mount || !holds_trees(path) {
+            remove(path);
+            return Ok(());
         }
-        remove(path);
-        Ok(())
+        let spent = self.root.join("spent");
+        let count = fs::create_dir_all(&spent).and_then(|()| fs::read_dir(&spent)).map(Iterator::count);
+        count
+            .and_then(|count| fs::rename(path, spent.join(count.to_string())))
+            .map_err(|error| format!("move {} away: {error}", path.display()))
     }
 
     /// What earlier runs delivered and remembered would spare the next one its work.
     pub(crate) fn forget(&self) -> Result<(), String> {
         for below in ["near/out", "far/out", "near/data", "far/data", "near/state", "far/state"] {
             let path = self.root.join(below);
-            if !self.is_mount && below.ends_with("out") && holds_trees(&path) {
-                let spent = self.root.join("spent");
-                let count =
-                    fs::create_dir_all(&spent).and_then(|()| fs::read_dir(&spent)).map(Iterator::count);
-                count
-                    .and_then(|count| fs::rename(&path, spent.join(count.to_string())))
-                    .map_err(|error| format!("move {} away: {error}", path.display()))?;
-            }
-            remove(&path);
+            self.clear(&path)?;
             fs::create_dir_all(&path).map_err(|error| format!("make {}: {error}", path.display()))?;
         }
         Ok(())

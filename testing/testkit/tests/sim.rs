@@ -32,6 +32,15 @@ fn clean(plan: &Plan) -> Report {
     report
 }
 
+/// What it takes one receiver to get so many bytes from an honest holder, after `change` to the plan.
+fn took_ns(size_bytes: u64, change: impl FnOnce(&mut Plan)) -> u64 {
+    let mut plan = one_receiver(size_bytes, &[Conduct::Honest]);
+    change(&mut plan);
+    let report = clean(&plan);
+    assert_eq!(report.ended[0].result, Ok(()), "{plan:?}");
+    report.took_ns()
+}
+
 /// Design 9: the fault mix, a few seeds of it; `cargo xtask sim` runs more. What is in the mix happens: receivers serve others what they
 /// have fetched, under faults, too, and every kind of fault is planned.
 #[test]
@@ -154,14 +163,7 @@ fn a_receiver_that_lost_its_power_believes_what_is_durable() {
 /// Each fault does what its name says, for as long as it lasts: without an effect no run of the fault mix would prove anything.
 #[test]
 fn faults_have_their_effect_while_they_last() {
-    let size_bytes = 16 << 20;
-    let took_ns = |faults: &[PlannedFault]| {
-        let mut plan = one_receiver(size_bytes, &[Conduct::Honest]);
-        plan.faults = faults.to_vec();
-        let report = clean(&plan);
-        assert_eq!(report.ended[0].result, Ok(()), "{faults:?}");
-        report.took_ns()
-    };
+    let took_ns = |faults: &[PlannedFault]| took_ns(16 << 20, |plan| plan.faults = faults.to_vec());
     let calm_ns = took_ns(&[]);
     assert!((SECOND_NS..2 * SECOND_NS).contains(&calm_ns), "{calm_ns}");
     let half_ns = calm_ns / 2;
@@ -173,32 +175,22 @@ fn faults_have_their_effect_while_they_last() {
     }
     // Who is cut off together has each other.
     assert_eq!(took_ns(&[fault(half_ns, 4 * SECOND_NS, Fault::Partition(vec![0, 1]))]), calm_ns);
-    // 10 MB/s instead of 1 GB/s for a disk that holds 64 MiB back, and a tenth of the links' rate: from the start, and for a second.
-    for (slows, times) in [
-        (Fault::SlowDisk(0, 1000), 8),
-        (Fault::SlowDisk(1, 1000), 8),
-        (Fault::SlowLinks(0, 10), 8),
-        (Fault::SlowLinks(1, 10), 8),
-    ] {
+    // A disk of 1 MB/s instead of 1 GB/s, and a tenth of the links' rate: from the start, and for a second.
+    let (disks, links) =
+        ([0, 1].map(|node| Fault::SlowDisk(node, 1000)), [0, 1].map(|node| Fault::SlowLinks(node, 10)));
+    for slows in disks.into_iter().chain(links) {
         let all_ns = took_ns(&[PlannedFault { at_ns: 0, for_ns: None, fault: slows.clone() }]);
-        assert!(all_ns >= times * calm_ns, "{slows:?}: {all_ns} instead of {calm_ns}");
+        assert!(all_ns >= 8 * calm_ns, "{slows:?}: {all_ns} instead of {calm_ns}");
         let while_ns = took_ns(&[fault(0, SECOND_NS, slows.clone())]);
         let bounds_ns = calm_ns + SECOND_NS / 2..all_ns / 2;
         assert!(bounds_ns.contains(&while_ns), "{slows:?}: {while_ns} instead of {calm_ns}");
     }
 }
 
-/// Links, processors and holders that hang up are what the plan says of them: each makes the run take longer, or shows in its trace.
+/// Links, processors and holders that hang up are what the plan says of them: each makes the run take longer.
 #[test]
 fn what_a_plan_says_of_links_and_processors_counts() {
-    let size_bytes = 16 << 20;
-    let took_ns = |change: &dyn Fn(&mut Plan)| {
-        let mut plan = one_receiver(size_bytes, &[Conduct::Honest]);
-        change(&mut plan);
-        let report = clean(&plan);
-        assert_eq!(report.ended[0].result, Ok(()));
-        report.took_ns()
-    };
+    let took_ns = |change: &dyn Fn(&mut Plan)| took_ns(16 << 20, change);
     let calm_ns = took_ns(&|_| {});
     let lossy_ns = took_ns(&|plan| plan.nodes[0].up.lost_per_million = 100_000);
     assert!(lossy_ns >= calm_ns * 21 / 20, "losses: {lossy_ns} instead of {calm_ns}");
@@ -215,12 +207,8 @@ fn what_a_plan_says_of_links_and_processors_counts() {
         assert!(slow_ns >= 5 * calm_ns, "processors of {node}: {slow_ns} instead of {calm_ns}");
     }
     // Its connections come back, after a pause each.
-    let hangs_up = clean(&one_receiver(size_bytes, &[Conduct::HangsUp { every: 8 }]));
-    assert!(
-        hangs_up.ended[0].result.is_err() || hangs_up.took_ns() >= 2 * calm_ns,
-        "{:?}",
-        hangs_up.ended[0]
-    );
+    let hung_up_ns = took_ns(&|plan| plan.nodes[0].conduct = Conduct::HangsUp { every: 32 });
+    assert!(hung_up_ns > calm_ns * 11 / 10, "hung up on: {hung_up_ns} instead of {calm_ns}");
 }
 
 /// S34, S10: an honest holder to which nothing happens is known as that, or no run would be held to it.
@@ -279,13 +267,7 @@ fn disks_are_full_or_slow() {
 /// Faults of one kind that overlap: the first that passes takes the other one not with it.
 #[test]
 fn faults_that_overlap_pass_one_by_one() {
-    let took_ns = |faults: Vec<PlannedFault>| {
-        let mut plan = one_receiver(4 << 20, &[Conduct::Honest]);
-        plan.faults = faults;
-        let report = clean(&plan);
-        assert_eq!(report.ended[0].result, Ok(()));
-        report.took_ns()
-    };
+    let took_ns = |faults: Vec<PlannedFault>| took_ns(4 << 20, |plan| plan.faults = faults);
     let long = |fault| PlannedFault { at_ns: 0, for_ns: None, fault };
     let alone_ns = took_ns(vec![long(Fault::SlowLinks(1, 10))]);
     let both_ns = took_ns(vec![

@@ -336,11 +336,13 @@ pub(super) fn advised(error: Error, host: Option<&str>) -> Error {
         (ErrorKind::Refused, _) if error.to_string().contains("another dray is receiving") => {
             error.or_advise("wait for it or stop it")
         }
-        (ErrorKind::Refused, Some(_)) if error.to_string().contains("this login") => error.or_advise(
-            "your key is confined to one directory there: paths are relative to it, and what it may is up to whoever set it up",
-        ),
-        (ErrorKind::Refused, _) if error.what().contains("leads out of the directory that may be") => error
-            .or_advise("what may be read and written there is one directory, and paths are relative to it"),
+        (ErrorKind::Refused, Some(_))
+            if ["this login", "leads out of the directory that may be"].iter().any(|it| error.to_string().contains(it)) =>
+        {
+            error.or_advise(
+                "your key is confined to one directory there: paths are relative to it, and what it may is up to whoever set it up",
+            )
+        }
         (ErrorKind::Refused, _) if error.what().contains("cannot open") => {
             error.or_advise(format!("does your user {there} have the right to read it?"))
         }

@@ -73,13 +73,8 @@ pub(super) struct Compared {
 
 impl Compared {
     /// True if nothing at all changed since.
-    pub(super) fn is_exactly(&self, now: &FileState) -> bool {
-        self.state == *now
-    }
-
-    /// True if it still has what was hashed. Of one of several names, the others may come and go.
     pub(super) fn is(&self, now: &FileState) -> bool {
-        self.state == *now || (!self.has_one_name && now.is_but_for_links(&self.state))
+        self.state == *now
     }
 
     /// True if it had other names, too.

@@ -135,7 +135,7 @@ impl TreeWriter {
         }
         let mut found = self.look_at(target)?;
         let now = FileState::of(&found);
-        let mut is_exact = target.compared.is_some_and(|compared| compared.is_exactly(&now));
+        let mut is_exact = target.compared.is_some_and(|compared| compared.is(&now));
         let mut is_held = target.compared.is_none_or(|compared| compared.is(&now));
         if !is_exact && target.may_change_elsewhere() {
             // It may have been changed here under another name, or only what is told of that: no time tells which.
