@@ -264,6 +264,14 @@ fn disks_are_full_or_slow() {
     assert!(report.took_ns() > 15 * SECOND_NS, "the disk decides: {} ns", report.took_ns());
 }
 
+/// A receiver whose disk is too slow for half a minute: the senders give up (`TCP_USER_TIMEOUT`), and what had come from them by then is
+/// still read.
+#[test]
+fn what_came_before_a_sender_gave_up_is_read() {
+    let report = clean(&Plan::mix(55_501_815, None));
+    assert_eq!((report.done(), report.ended.len()), (10, 10), "{:?}", report.ended);
+}
+
 /// Faults of one kind that overlap: the first that passes takes the other one not with it.
 #[test]
 fn faults_that_overlap_pass_one_by_one() {

@@ -399,7 +399,10 @@ impl Network {
     pub(crate) fn read(&mut self, id: ConnectionId, side: Side, max: u64) -> Option<(Piece, u64)> {
         let connection = self.connections[id.0].as_deref_mut()?;
         let stream = &mut connection.end(side.other()).out;
-        let taken = stream.content.take(max.min(stream.readable()))?;
+        let max = max.min(stream.readable());
+        let taken = stream.content.take(max);
+        assert_eq!(taken.is_some(), max > 0, "what has come can be read");
+        let taken = taken?;
         stream.read += taken.1;
         self.send(id, side.other());
         Some(taken)
@@ -471,8 +474,7 @@ impl Network {
                     self.close(id, side);
                 } else {
                     end.standing = Standing::Closed;
-                    // What was on its way out arrives; nothing follows it.
-                    end.out.written = end.out.sent;
+                    end.out.cut();
                     end.out.is_ended = true;
                     self.leave(id, node, side);
                     self.forget_if_over(id);
@@ -609,7 +611,7 @@ impl Network {
         other.content.clear();
         other.read = other.arrived;
         let end = connection.end(side);
-        end.out.content.clear();
+        end.out.cut();
         if matches!(end.standing, Standing::Up(_) | Standing::Pending) {
             end.standing = Standing::Lost;
             self.note("reset", &[id.0 as u64, side as u64]);

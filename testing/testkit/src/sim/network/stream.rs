@@ -66,6 +66,8 @@ pub(crate) struct Stream {
     rates: VecDeque<u64>,
     /// The sender has said that there is no more.
     pub(crate) is_ended: bool,
+    /// The sender is gone: what is on its way arrives, and nothing follows it.
+    is_cut: bool,
     /// When something was last acknowledged, or first sent after a rest.
     pub(crate) heard_ns: u64,
 }
@@ -95,6 +97,7 @@ impl Stream {
             is_round_full: false,
             rates: VecDeque::new(),
             is_ended: false,
+            is_cut: false,
             heard_ns: now_ns,
         }
     }
@@ -120,10 +123,16 @@ impl Stream {
         self.written > self.acknowledged
     }
 
+    /// Nothing is sent any more, not even again. What has arrived can still be read.
+    pub(crate) fn cut(&mut self) {
+        self.written = self.sent;
+        self.is_cut = true;
+    }
+
     /// The next segment to send, if the windows have room for it.
     pub(crate) fn next_segment(&mut self, now_ns: u64) -> Option<(u64, u64)> {
         let window = self.window.min(RECEIVE_BUFFER_BYTES.saturating_sub(self.readable()));
-        if self.in_flight >= window || self.waits_in_vain {
+        if self.in_flight >= window || self.waits_in_vain || self.is_cut {
             return None;
         }
         let segment = (self.window / 8).clamp(PACKET_BYTES, SEGMENT_BYTES_MAX);
