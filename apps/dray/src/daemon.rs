@@ -303,12 +303,8 @@ fn line(share: &ShareLine) -> String {
         (None, Some(name)) => format!("{name:?} (kept by the daemon)"),
         (None, None) => "from standard input (kept by the daemon)".into(),
     };
-    let receivers = share.receivers;
-    format!(
-        "{}  {:>10}  {whom}  {until:<12}  {receivers:>4} receivers  {what}",
-        share.oid,
-        bytes(share.size_bytes)
-    )
+    let receivers = receivers(share.receivers);
+    format!("{}  {:>10}  {whom}  {until:<12}  {receivers}  {what}", share.oid, bytes(share.size_bytes))
 }
 
 /// How long a share lasts, or `without_end`.
@@ -317,6 +313,11 @@ fn until_when(expires_unix_s: Option<u64>, without_end: &str) -> String {
         Some(end) => format!("{} left", time(end.saturating_sub(now_s()))),
         None => without_end.to_owned(),
     }
+}
+
+/// How many fetch it now, in a column.
+fn receivers(count: u64) -> String {
+    format!("{count:>4} {:<9}", if count == 1 { "receiver" } else { "receivers" })
 }
 
 /// Who may have it.

@@ -160,7 +160,8 @@ fn bottleneck(snapshot: &Snapshot) -> String {
         }
         None | Some(Bottleneck::Unknown) => "bottleneck: not known",
         Some(Bottleneck::Network) if snapshot.command == "cp" => {
-            "bottleneck: the network. The other end sends, and this machine waits for it: a faster path would help"
+            "bottleneck: the network, or the limit that the copy was given (`--bwlimit`). The other end sends, and this machine waits for it: a \
+             faster path, or a higher limit, would help"
         }
         Some(Bottleneck::Network) => {
             "bottleneck: the network. The sources deliver, and this machine waits for them: another holder in the \

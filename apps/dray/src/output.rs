@@ -117,6 +117,10 @@ impl Output {
         let printed = print(format!("{text}\n").as_bytes());
         let is_printed = printed.is_ok();
         if let Err(cause) = printed {
+            // Who reads the beginning of a plan has all of it that is wanted (`| head`).
+            if what == "plan" && cause.kind() == std::io::ErrorKind::BrokenPipe {
+                return false;
+            }
             let error = Error::new(ErrorKind::Internal, format!("cannot print the {what}"))
                 .caused_by(cause)
                 .advise("send standard output to where it can be written, and try again");

@@ -194,6 +194,8 @@ fn what_a_plan_says_of_links_and_processors_counts() {
     let calm_ns = took_ns(&|_| {});
     let lossy_ns = took_ns(&|plan| plan.nodes[0].up.lost_per_million = 100_000);
     assert!(lossy_ns >= calm_ns * 21 / 20, "losses: {lossy_ns} instead of {calm_ns}");
+    let full_ns = took_ns(&|plan| plan.nodes[0].up.queue_ns = 1_000_000);
+    assert!(full_ns >= calm_ns * 21 / 20, "a short queue: {full_ns} instead of {calm_ns}");
     let far_ns = took_ns(&|plan| plan.nodes[0].up.delay_ns = SECOND_NS / 5);
     assert!(far_ns >= calm_ns + SECOND_NS / 2, "delay: {far_ns} instead of {calm_ns}");
     let shared_ns = took_ns(&|plan| {

@@ -12,7 +12,7 @@ use dray_core::{Error, ErrorKind, Result};
 use dray_node::{Event, Observer, Stop};
 use serde_json::json;
 
-use super::{until_when, whom};
+use super::{receivers, until_when, whom};
 use crate::output::{Output, bytes};
 
 /// Shares `path` by the daemon: prints the ticket and leaves. False if the daemon cannot, which is then this command's to do.
@@ -84,7 +84,7 @@ pub(super) fn ls(directories: &[DirectoryLine], output: &Output) -> Result<()> {
 
 fn line(directory: &DirectoryLine) -> String {
     let until = until_when(directory.expires_unix_s, "until done");
-    let (whom, receivers) = (whom(directory.public), directory.receivers);
+    let (whom, receivers) = (whom(directory.public), receivers(directory.receivers));
     let sent = bytes(directory.sent_bytes);
     let trouble = match &directory.trouble {
         Some(trouble) => format!("; last: {}", one_line(trouble)),
@@ -92,8 +92,8 @@ fn line(directory: &DirectoryLine) -> String {
         None => String::new(),
     };
     format!(
-        "{}  {whom}  {until:<12}  {receivers:>4} receivers  {sent:>10} sent  {:?}{trouble}",
-        directory.id, directory.path
+        "{}  {:>10}  {whom}  {until:<12}  {receivers}  {:?}, {sent} sent{trouble}",
+        directory.id, "directory", directory.path
     )
 }
 
@@ -123,8 +123,7 @@ mod tests {
         };
         let told = line(&directory);
         assert_eq!(told.lines().count(), 1, "{told}");
-        for words in
-            ["ticket", "until done", "3 receivers", "2.00 MiB sent", r#""/srv/a\nb"; last: it is not"#]
+        for words in ["ticket", "until done", "3 receivers", r#""/srv/a\nb", 2.00 MiB sent; last: it is not"#]
         {
             assert!(told.contains(words), "{words}: {told}");
         }

@@ -562,6 +562,66 @@ mod tests {
         assert!(again.to_string().contains("a second hello"), "{again}");
     }
 
+    /// Protocol "Order": a handle is opened once, an object keeps its shape, and a request's number is free again when it has been answered.
+    #[test]
+    fn handles_and_numbers_are_used_once() {
+        let open = |handle| {
+            Message::Open(Open { handle, object: ObjectName::Oid(Oid::of(b"")), proof: None }).to_bytes()
+        };
+        let mut refused = open_holder();
+        refused.refused(1);
+        for mut holder in [open_holder(), refused] {
+            let error = holder.handle_control(&open(1)).unwrap_err();
+            assert!(error.to_string().contains("handle 1 twice"), "{error}");
+        }
+        let mut holder = open_holder();
+        holder.opened(1, Geometry::new(40 * GROUP_BYTES));
+        holder.opened(1, Geometry::new(GROUP_BYTES));
+        holder.handle_control(&fetch(1, 32, 8)).unwrap();
+        assert_eq!(holder.next_job().unwrap().unwrap().unwrap().request, 1);
+        let error = holder.handle_control(&fetch(1, 0, 16)).unwrap_err();
+        assert!(error.to_string().contains("number 1 twice"), "{error}");
+        holder.finished(1);
+        holder.handle_control(&fetch(1, 0, 16)).unwrap();
+    }
+
+    /// A request is cancelled once, however often that is said, and what was cancelled of a refused object says nothing about the next request
+    /// of that number.
+    #[test]
+    fn a_cancellation_is_kept_once_and_for_its_request() {
+        let cancel = Message::Cancel(Cancel { request: 1 }).to_bytes();
+        let mut holder = open_holder();
+        holder.handle_control(&fetch(1, 0, 16)).unwrap();
+        for _ in 0..3 {
+            holder.handle_control(&cancel).unwrap();
+        }
+        assert_eq!(holder.cancelled, [1]);
+        holder.refused(1);
+        assert_eq!(holder.next_job().unwrap(), Some(Err(1)));
+        let open = Open { handle: 2, object: ObjectName::Oid(Oid::of(b"")), proof: None };
+        holder.handle_control(&Message::Open(open).to_bytes()).unwrap();
+        holder.opened(2, Geometry::new(40 * GROUP_BYTES));
+        let next =
+            Fetch { request: 1, handle: 2, start_group: 0, groups: 16, known_depth: 0, recheck: false };
+        holder.handle_control(&Message::Fetch(next).to_bytes()).unwrap();
+        assert_eq!(holder.next_job().unwrap().unwrap().unwrap().handle, 2);
+    }
+
+    /// Protocol "Fetch": a receiver may know all of the way to a subtree but its own pair, and no more.
+    #[test]
+    fn what_is_known_of_the_way_is_bounded() {
+        let geometry = Geometry::new(4000 * GROUP_BYTES);
+        let way = geometry.path(Subtree { start: 0, groups: 16 }).len() as u32;
+        for (known_depth, is_taken) in [(way - 1, true), (way, false)] {
+            let mut holder = open_holder();
+            holder.opened(1, geometry);
+            let fetch =
+                Fetch { request: 1, handle: 1, start_group: 0, groups: 16, known_depth, recheck: false };
+            let found = holder.handle_control(&Message::Fetch(fetch).to_bytes());
+            assert_eq!(found.is_ok(), is_taken, "{known_depth} of {way}");
+        }
+    }
+
     /// D17: single groups may be asked for, and pairs compared, of an object named by OID.
     #[test]
     fn an_update_asks_for_little() {
@@ -666,6 +726,9 @@ mod tests {
         };
         let geometry = Geometry::new(40 * GROUP_BYTES);
         let (proven, vouched) = (ObjectName::Oid(Oid::of(b"")), ObjectName::Provisional([1; 32]));
+        let mut early = Holder::new(able());
+        early.handle_control(&Message::Hello(able()).to_bytes()).unwrap();
+        assert!(early.handle_control(&ask).is_err(), "not before an object was asked for");
         let mut holder = begun(able(), proven);
         holder.opened(1, geometry);
         assert_eq!(holder.handle_control(&ask).unwrap(), HolderInput::ClearAsk);

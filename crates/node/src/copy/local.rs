@@ -116,6 +116,7 @@ impl Node {
         let limit = options.rate_bytes.map(RateLimit::new);
         let door = if is_large { self.holding_door(&origin, &[], limit.clone(), &mut preface) } else { None };
         let channel = packed(Box::new(channel), is_compressed, limit.as_ref(), &mut preface)?;
+        let channel_name = if host.is_some() { "ssh" } else { "local copy" };
         let provider = NearSender {
             object: origin.object(),
             origin: origin.clone(),
@@ -126,13 +127,14 @@ impl Node {
             allow_local: host.is_some_and(|host| is_local_host(host)),
             observer,
             size_bytes,
-            ssh_bytes: Arc::default(),
+            channel: channel_name,
+            channel_bytes: Arc::default(),
             last: Arc::default(),
         };
         if let Some(door) = door {
             let _ = provider.door.set(door);
         }
-        begin(sent_figures(provider.last.clone(), provider.ssh_bytes.clone(), size_bytes));
+        begin(sent_figures(provider.last.clone(), channel_name, provider.channel_bytes.clone(), size_bytes));
         observer.event(Event::Started {
             name: Some(far_path.to_owned()),
             total_bytes: size_bytes,
@@ -192,7 +194,7 @@ impl Node {
                 resumed_bytes: last.progress.map_or(0, |progress| progress.resumed_bytes),
                 // What came with the offer is told of by nothing else.
                 sent_bytes: Some(last.progress.map_or(size_bytes, |progress| {
-                    ways(&progress, provider.ssh_bytes.load(Ordering::Relaxed))
+                    ways(&progress, provider.channel, provider.channel_bytes.load(Ordering::Relaxed))
                         .iter()
                         .map(|(_, bytes)| bytes)
                         .sum()
@@ -404,8 +406,10 @@ struct NearSender<'a> {
     begun: Instant,
     observer: &'a dyn Observer,
     size_bytes: u64,
-    /// Bytes of the file that were given to ssh.
-    ssh_bytes: Arc<AtomicU64>,
+    /// What the far end's channel is called.
+    channel: &'static str,
+    /// Bytes of the file that were given to it.
+    channel_bytes: Arc<AtomicU64>,
     last: Arc<Mutex<Last>>,
 }
 
@@ -433,24 +437,31 @@ struct Last {
 }
 
 /// How many of the bytes that are new to the receiver came which way: it says what came directly, and of the others those came from here that
-/// were given to ssh, which were `ssh_bytes`. The rest it took from what it has.
-fn ways(progress: &message::Progress, ssh_bytes: u64) -> [(&'static str, u64); 2] {
+/// were given to the far end's `channel`, which were `channel_bytes`. The rest it took from what it has.
+fn ways(progress: &message::Progress, channel: &'static str, channel_bytes: u64) -> [(&'static str, u64); 2] {
     let fresh = progress.done_bytes.saturating_sub(progress.resumed_bytes);
     let direct = progress.direct_bytes.min(fresh);
-    [("direct", direct), ("ssh", ssh_bytes.min(fresh - direct))]
+    [("direct", direct), (channel, channel_bytes.min(fresh - direct))]
 }
 
 /// What a sender knows of how far the receiver is: its last words.
-fn sent_figures(last: Arc<Mutex<Last>>, ssh_bytes: Arc<AtomicU64>, size_bytes: u64) -> Figures {
+fn sent_figures(
+    last: Arc<Mutex<Last>>,
+    channel: &'static str,
+    channel_bytes: Arc<AtomicU64>,
+    size_bytes: u64,
+) -> Figures {
     Box::new(move || {
         let last = lock(&last);
-        let ssh_bytes = ssh_bytes.load(Ordering::Relaxed);
+        let channel_bytes = channel_bytes.load(Ordering::Relaxed);
         let is_there = last.delivered.is_some();
         let (done_bytes, resumed_bytes, ways) = match &last.progress {
-            Some(progress) => {
-                (progress.done_bytes.min(size_bytes), progress.resumed_bytes, ways(progress, ssh_bytes))
-            }
-            None => (0, 0, [("direct", 0), ("ssh", 0)]),
+            Some(progress) => (
+                progress.done_bytes.min(size_bytes),
+                progress.resumed_bytes,
+                ways(progress, channel, channel_bytes),
+            ),
+            None => (0, 0, [("direct", 0), (channel, 0)]),
         };
         let sent_bytes: u64 = ways.iter().map(|(_, bytes)| bytes).sum();
         let sources = (0..).zip(ways).map(|(number, (label, delivered_bytes))| SourceSnapshot {
@@ -474,7 +485,7 @@ impl Provider for NearSender<'_> {
     fn open(&self, open: &Open, _: Option<&Security>) -> Result<Arc<dyn Held>> {
         self.hear();
         if open.object == self.object {
-            Ok(Arc::new(Counted { origin: self.origin.clone(), sent_bytes: self.ssh_bytes.clone() }))
+            Ok(Arc::new(Counted { origin: self.origin.clone(), sent_bytes: self.channel_bytes.clone() }))
         } else {
             Err(Error::new(ErrorKind::NotFound, "not the file of this copy"))
         }
@@ -492,7 +503,7 @@ impl Provider for NearSender<'_> {
                 }
             }
             Message::Progress(progress) => {
-                let sources = ways(&progress, self.ssh_bytes.load(Ordering::Relaxed))
+                let sources = ways(&progress, self.channel, self.channel_bytes.load(Ordering::Relaxed))
                     .into_iter()
                     .filter(|(_, bytes)| *bytes > 0)
                     .map(|(label, bytes)| SourceShare { label: label.into(), bytes, stalls: 0 })

@@ -288,6 +288,29 @@ mod tests {
         assert!(seen.into_inner() <= (THREADS_MAX as u64 + 1) * UNIT_BYTES);
     }
 
+    /// D5: a file that changes while it is hashed has no OID: written to, or only given another length, as the last of it is read.
+    #[test]
+    fn a_file_that_changes_meanwhile_is_refused() {
+        let change: [fn(&File); 3] = [
+            |file| file.write_all_at(b"x", 0).unwrap(),
+            |file| file.set_len(UNIT_BYTES + 1).unwrap(),
+            |_| {},
+        ];
+        for (number, change) in change.into_iter().enumerate() {
+            let dir = tempfile::tempdir().unwrap();
+            let path = dir.path().join("file");
+            std::fs::write(&path, vec![7; UNIT_BYTES as usize]).unwrap();
+            let file = File::options().write(true).open(&path).unwrap();
+            // A step of the file system's clock.
+            std::thread::sleep(std::time::Duration::from_millis(20));
+            let hashed = hash_file(&path, &|_| change(&file), &|| false);
+            assert_eq!(
+                hashed.map_err(|error| error.kind()).err(),
+                (number < 2).then_some(ErrorKind::Changed)
+            );
+        }
+    }
+
     /// D14: what is no regular file is refused by name before it is opened.
     #[test]
     fn other_kinds_of_file_are_refused() {

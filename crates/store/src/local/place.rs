@@ -225,6 +225,11 @@ pub(super) struct TempFile {
 }
 
 impl TempFile {
+    #[cfg(test)]
+    pub(super) fn of(file: File, path: PathBuf) -> TempFile {
+        TempFile { file: Some(file), path }
+    }
+
     #[expect(clippy::expect_used, reason = "only `persist`, which consumes it, takes the file out")]
     pub(super) fn file(&self) -> &File {
         self.file.as_ref().expect("present until persisted")

@@ -350,6 +350,33 @@ mod tests {
         assert!(Record::from_bytes(&short.to_bytes(), &record.oid).is_err());
     }
 
+    /// Design 17: of a file that is too long to be a record no more than that is read, and it is refused.
+    #[test]
+    fn long_files_are_not_read_whole() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("record");
+        let file = std::fs::File::create(&path).unwrap();
+        file.set_len(RECORD_BYTES_MAX as u64 + 4096).unwrap();
+        let bytes = read_small(&path).unwrap().unwrap();
+        assert_eq!(bytes.len(), RECORD_BYTES_MAX + 1);
+        assert!(FileHint::from_bytes(&bytes).unwrap_err().to_string().contains("too long"));
+        assert_eq!(read_small(&dir.path().join("none")).unwrap(), None);
+    }
+
+    /// What is to outlive a crash is on the disk before it has its name; a pipe is what cannot be synced here.
+    #[test]
+    fn durable_records_are_synced() {
+        for durable in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let (temporary, path) = (dir.path().join("temporary"), dir.path().join("record"));
+            std::fs::write(&temporary, b"").unwrap();
+            let (_reader, writer) = std::io::pipe().unwrap();
+            let file = std::fs::File::from(std::os::fd::OwnedFd::from(writer));
+            let written = write_small(TempFile::of(file, temporary), &path, b"record", durable);
+            assert_eq!((written.is_err(), path.exists()), (durable, !durable));
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(2000))]
         /// Design 17: whatever stands in a record file, reading it neither panics nor yields another object's

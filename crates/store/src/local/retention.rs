@@ -155,19 +155,23 @@ impl LocalStore {
         let at_once = self.clone().with_patience(Duration::ZERO);
         let mut bytes = 0;
         for oid in at_once.place().object_names()? {
-            let paths = at_once.place().object(&oid);
-            if paths.record.exists() {
-                continue;
-            }
-            // Whoever puts holds the lock from the first name in the folder to the record.
-            let Ok(lock) = at_once.place().lock(&oid) else { continue };
-            if std::fs::symlink_metadata(&paths.record)
-                .is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound)
-            {
-                bytes += std::fs::symlink_metadata(&paths.data).map_or(0, |data| data.len());
-                paths.remove(&lock)?;
+            if !at_once.place().object(&oid).record.exists() {
+                bytes += at_once.remove_if_unrecorded(&oid)?;
             }
         }
+        Ok(bytes)
+    }
+
+    /// Looks again under the lock, which whoever puts holds from the first name in the folder to the record.
+    fn remove_if_unrecorded(&self, oid: &Oid) -> Result<u64> {
+        let paths = self.place().object(oid);
+        let Ok(lock) = self.place().lock(oid) else { return Ok(0) };
+        let record = std::fs::symlink_metadata(&paths.record);
+        if !record.is_err_and(|error| error.kind() == std::io::ErrorKind::NotFound) {
+            return Ok(0);
+        }
+        let bytes = std::fs::symlink_metadata(&paths.data).map_or(0, |data| data.len());
+        paths.remove(&lock)?;
         Ok(bytes)
     }
 
@@ -468,6 +472,9 @@ mod tests {
         assert!(!store.place().object(&killed).folder.exists());
         drop(held);
         assert_eq!(store.remove_unrecorded().unwrap(), b"busy".len() as u64);
+        // Its put may have ended between the first look and the lock.
+        assert_eq!(store.remove_if_unrecorded(&kept).unwrap(), 0);
+        assert!(is_there(&kept) && store.open(&kept).is_ok());
     }
 
     /// Design 11: what a command had the store keep is not unlinked for a file with the same bytes because its mode was changed; that

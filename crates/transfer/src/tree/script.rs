@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::io;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dray_core::NodeId;
 use dray_core::frame::{FRAME_HEAD_BYTES, FrameHead};
@@ -18,6 +18,8 @@ pub(super) struct Script {
     taken: Arc<Mutex<Vec<u8>>>,
     /// It takes nothing at all.
     is_deaf: bool,
+    /// Until then it takes nothing and says nothing.
+    busy_until: Option<Instant>,
     /// What it is sent is compressed as a whole.
     is_packed: bool,
 }
@@ -29,6 +31,7 @@ impl Script {
             said: VecDeque::new(),
             taken: Arc::default(),
             is_deaf: false,
+            busy_until: None,
             is_packed: false,
         }
     }
@@ -41,6 +44,15 @@ impl Script {
     /// Who has hung up: it takes nothing any more, and this is what it said before.
     pub(super) fn deaf(said: Vec<u8>) -> Script {
         Script { said: said.into(), is_deaf: true, ..Script::new([]) }
+    }
+
+    /// The same, and for so long nothing moves.
+    pub(super) fn busy_for(self, time: Duration) -> Script {
+        Script { busy_until: Some(Instant::now() + time), ..self }
+    }
+
+    fn is_busy(&self) -> bool {
+        self.busy_until.is_some_and(|until| Instant::now() < until)
     }
 
     /// What it takes.
@@ -64,6 +76,9 @@ pub(super) fn frames(mut bytes: &[u8]) -> Vec<(FrameHead, Vec<u8>)> {
 
 impl Channel for Script {
     fn try_read(&mut self, out: &mut [u8]) -> io::Result<Option<usize>> {
+        if self.is_busy() {
+            return Ok(None);
+        }
         let taken = self.taken.lock().unwrap().len();
         if self.said.is_empty() && self.words.front().is_some_and(|(after, _)| *after <= taken) {
             self.said.extend(self.words.pop_front().unwrap().1);
@@ -96,6 +111,9 @@ impl Duplex for Script {
     fn try_write(&mut self, data: &[u8]) -> io::Result<usize> {
         if self.is_deaf {
             return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        if self.is_busy() {
+            return Ok(0);
         }
         let mut taken = self.taken.lock().unwrap();
         let room = self.words.front().map_or(usize::MAX, |(after, _)| after.saturating_sub(taken.len()));

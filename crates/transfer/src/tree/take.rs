@@ -468,7 +468,7 @@ fn lost(error: std::io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
-    use super::super::script::Script;
+    use super::super::script::{Script, frames};
     use super::*;
 
     /// Waits for entries that do not come.
@@ -512,5 +512,19 @@ mod tests {
         let error = ended(Vec::new());
         assert_eq!(error.kind(), ErrorKind::Unreachable);
         assert!(error.to_string().contains("the entries did not come"), "{error}");
+    }
+
+    /// Design 17: to a sender that does not read, signs of life do not pile up.
+    #[test]
+    fn one_sign_of_life_waits_at_a_time() {
+        let mut sender = Script::new([]).busy_for(TOLD_INTERVAL * 4);
+        let taken = sender.taken();
+        let preface = frame(&super::super::progress());
+        take(&mut sender, preface, || Ok(Waiting), None, &mut |_| Ok(()), LAST_WORDS * 10).unwrap_err();
+        let said = frames(&taken.lock().unwrap());
+        let is_progress = |body: &[u8]| matches!(Message::from_bytes(body), Ok(Message::Progress(_)));
+        let signs = said.iter().filter(|(_, body)| is_progress(body)).count();
+        // The one that waited, and one that may have been due just then.
+        assert!((1..=2).contains(&signs), "{signs} signs of life");
     }
 }

@@ -580,6 +580,62 @@ mod tests {
         assert_eq!(report.findings, Vec::<String>::new());
     }
 
+    /// A run up to where node 1 has begun to fetch and has so many groups.
+    fn midway(plan: &Plan, groups: u64) -> World<'_> {
+        let mut world = World::new(plan, Trace::new(None)).unwrap();
+        while world.nodes[1].transfer.is_none() || world.nodes[1].stored.written_groups < groups {
+            let event = world.network.clock.next().unwrap();
+            world.turn(event);
+        }
+        world
+    }
+
+    fn ends_with(world: World<'_>, finding: &str) {
+        let findings = world.run().findings;
+        assert!(findings.iter().any(|found| found.contains(finding)), "{finding}: {findings:?}");
+    }
+
+    /// What is looked at while a run goes on is found where it is broken: bytes that are gone though the outcome is good, marks that are
+    /// not believed, an honest holder that lies and is barred, permits that are kept, and a receiver that does not give up (S2, S10, S14, S34).
+    #[test]
+    fn what_breaks_in_the_middle_is_found() {
+        let plan = Plan::swarm(1, 2, 4 << 20);
+        let mut world = midway(&plan, 8);
+        world.nodes[1].stored = Stored::new(world.object.geometry).unwrap();
+        ends_with(world, "the outcome is Ok(()), but that all is there is false");
+
+        let mut world = World::new(&plan, Trace::new(None)).unwrap();
+        world.nodes[1].stored.mark(0);
+        ends_with(world, "0 of 1 units that were marked are believed");
+
+        let mut lying = plan.clone();
+        lying.nodes[0].conduct = Conduct::Corrupts { every: 1 };
+        lying.nodes.push(plan.nodes[0].clone());
+        let Role::Receiver { hints, .. } = &mut lying.nodes[1].role else { unreachable!() };
+        *hints = Hints::These(vec![(0, 0), (2, 0)]);
+        for finding in ["bytes of holder 0, which is honest, do not match", "nothing happened, was barred"] {
+            let mut world = midway(&lying, 0);
+            world.nodes[1].transfer.as_mut().unwrap().trust_all();
+            ends_with(world, finding);
+        }
+
+        let world = midway(&plan, 8);
+        let permit = world.nodes[1].transfer.as_ref().unwrap().reserve(1).unwrap();
+        ends_with(world, "1 bytes of permits are held after the end");
+        drop(permit);
+
+        let mut late = plan.clone();
+        let Role::Receiver { starts_ns, .. } = &mut late.nodes[1].role else { unreachable!() };
+        *starts_ns = 60_000_000_000;
+        for (ns, is_found) in [(29_000_000_000, false), (30_000_000_001, true)] {
+            let mut world = midway(&late, 0);
+            world.nodes[1].transfer.as_mut().unwrap().silent_for(ns);
+            world.receive(1, |transfer, hands| transfer.wakeup(hands, Wakeup::Tick));
+            let found = world.findings.iter().any(|found| found.contains("no end within 30 s"));
+            assert_eq!(found, is_found, "{ns}: {:?}", world.findings);
+        }
+    }
+
     /// What does not end in time is stuck.
     #[test]
     fn a_run_beyond_its_horizon_is_stuck() {

@@ -117,7 +117,7 @@ impl Delivery {
         Err(Error::new(ErrorKind::Refused, what).advise("find out who writes in that directory"))
     }
 
-    fn rename(&self, name: &OsString, keep_existing: bool) -> Result<()> {
+    pub(super) fn rename(&self, name: &OsString, keep_existing: bool) -> Result<()> {
         let destination = &self.shared.destination;
         let directory = &destination.directory;
         let from = &self.data_name;

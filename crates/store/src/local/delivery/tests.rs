@@ -337,6 +337,31 @@ fn planted_files_are_refused() {
     }
 }
 
+/// Design 10: what is to be durable waits for a checkpoint that runs, whose error would be reported to that one alone; what is not does not
+/// wait.
+#[test]
+fn a_durable_finish_waits_for_the_checkpoint_that_runs() {
+    for fsync in [false, true] {
+        let fixture = Fixture::new();
+        let delivery = fixture.open().unwrap();
+        write_and_mark(&delivery, &[0]);
+        let running = delivery.shared.checkpointing.lock().unwrap();
+        std::thread::scope(|scope| {
+            let finishing =
+                scope.spawn(|| delivery.finish(FinishOptions { fsync, ..FinishOptions::default() }));
+            let begun = Instant::now();
+            while !finishing.is_finished() && begun.elapsed() < Duration::from_millis(300) {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            assert_eq!(finishing.is_finished(), !fsync);
+            assert_eq!(fixture.destination().exists(), !fsync);
+            drop(running);
+            finishing.join().unwrap().unwrap();
+        });
+        assert!(fixture.destination().exists());
+    }
+}
+
 /// Design 17: a temporary file that was exchanged while it was received is not renamed into place.
 #[test]
 fn an_exchanged_temporary_file_is_not_delivered() {
@@ -478,6 +503,31 @@ fn reserved_room_is_given_back_where_holes_arrive() {
     assert!(allocated.abs_diff(data) < UNIT_BYTES / 4, "{allocated} bytes for {data}");
 }
 
+/// Performance: room is reserved ahead of the writes (8 MiB), but for what is written at once.
+#[test]
+fn room_is_reserved_ahead() {
+    for (size_bytes, reserved) in
+        [(UNIT_BYTES, 0..UNIT_BYTES / 2), (20 * UNIT_BYTES, 8 * UNIT_BYTES..9 * UNIT_BYTES)]
+    {
+        let fixture = Fixture::new();
+        let delivery = fixture.open_sized(size_bytes).unwrap();
+        delivery.write_data(0, b"x").unwrap();
+        let allocated = std::fs::metadata(fixture.temporary().0).unwrap().blocks() * 512;
+        assert!(reserved.contains(&allocated), "{allocated} bytes of {size_bytes}");
+    }
+}
+
+/// Design 10: what is large is worth checkpoints from the first mark on, however fast it comes; 64 MiB are not.
+#[test]
+fn large_objects_have_checkpoints_at_once() {
+    for (units, has_thread) in [(64, false), (65, true)] {
+        let fixture = Fixture::new();
+        let delivery = fixture.open_sized(units * UNIT_BYTES).unwrap();
+        delivery.mark_unit(0).unwrap();
+        assert_eq!(lock(&delivery.shared.marks).has_thread, has_thread, "{units} units");
+    }
+}
+
 /// Takes this thread's right to ignore permissions, which root has: tests run as root too.
 #[cfg(target_os = "linux")]
 fn without_override(test: impl FnOnce() + Send) {
@@ -543,6 +593,10 @@ fn an_existing_file_is_kept() {
         ..FinishOptions::default()
     };
     let error = delivery.finish(options("taken")).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
+    assert_eq!(std::fs::read(&taken).unwrap(), b"old");
+    // It may also come between the look and the name.
+    let error = delivery.rename(&"taken".into(), true).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Refused, "{error}");
     assert_eq!(std::fs::read(&taken).unwrap(), b"old");
     delivery.finish(options("free")).unwrap();

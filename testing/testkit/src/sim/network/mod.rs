@@ -659,3 +659,70 @@ impl Network {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two machines, of which the second listens.
+    fn pair() -> Network {
+        let mut network = Network::new(Trace::new(None), Random::new(1, "loss"));
+        for _ in 0..2 {
+            let [up, down] = [(); 2].map(|()| network.add_link(LinkModel::new(12_500_000, 1_000_000)));
+            network.add_machine(vec![up], vec![down]);
+        }
+        network.set_listening(1, true);
+        network
+    }
+
+    /// Lets everything happen but for questions whether the other end is alive, which never end.
+    fn settle(network: &mut Network) {
+        while let Some(event) = network.clock.next() {
+            match event {
+                Event::Arrives(segment) => network.arrives(segment),
+                Event::Acknowledged(segment) => network.acknowledged(segment),
+                Event::Knocks(id, time) => network.knocks(id, time),
+                Event::Established(id) => network.established(id),
+                Event::Rejected(id) => network.rejected(id),
+                Event::Reset(id, side) => network.reset(id, side),
+                Event::Probes(_) => {}
+                other => unreachable!("{other:?}"),
+            }
+        }
+    }
+
+    /// S40: a holder serves so many connections and no more, and another one when one of them is over.
+    #[test]
+    fn places_are_limited() {
+        let mut network = pair();
+        let ids: Vec<_> = (0..CONNECTIONS_MAX + 3).map(|_| network.connect(0, 1)).collect();
+        settle(&mut network);
+        let is_up = |network: &Network, id| matches!(network.standing(id, Side::Listener), Standing::Up(_));
+        assert_eq!(ids.iter().filter(|id| is_up(&network, **id)).count(), CONNECTIONS_MAX);
+        network.close(ids[0], Side::Listener);
+        let next = network.connect(0, 1);
+        settle(&mut network);
+        assert!(is_up(&network, next));
+    }
+
+    /// Whoever gives a connection up sends nothing more over it; what it sent before can be read.
+    #[test]
+    fn what_came_before_a_loss_is_read() {
+        let mut network = pair();
+        let id = network.connect(0, 1);
+        settle(&mut network);
+        network.write(id, Side::Listener, Piece::Bytes(vec![7; 100]));
+        settle(&mut network);
+        network.write(id, Side::Listener, Piece::Bytes(vec![8; 100_000_000]));
+        network.lose(id, Side::Listener);
+        settle(&mut network);
+        let (mut sevens, mut all) = (0, 0);
+        while let Some((piece, len)) = network.read(id, Side::Dialler, u64::MAX) {
+            let Piece::Bytes(bytes) = piece else { unreachable!() };
+            sevens += bytes.iter().filter(|byte| **byte == 7).count();
+            all += len;
+            settle(&mut network);
+        }
+        assert!(sevens == 100 && all > 100 && all < 1_000_000, "{sevens} of {all}");
+    }
+}

@@ -703,3 +703,22 @@ impl Transfer {
             .collect()
     }
 }
+
+/// What a test breaks in the middle of a run.
+#[cfg(test)]
+impl Transfer {
+    /// Holds every source to what an honest one to which nothing happens has promised.
+    pub(crate) fn trust_all(&mut self) {
+        self.sources.iter_mut().for_each(|source| (source.is_honest, source.is_steady) = (true, true));
+    }
+
+    /// As if nothing had come for so long.
+    pub(crate) fn silent_for(&mut self, ns: u64) {
+        self.progress_ns = self.progress_ns.saturating_sub(ns);
+    }
+
+    /// Memory that nobody gives back while the permit lives.
+    pub(crate) fn reserve(&self, bytes: u64) -> Option<Permit> {
+        self.budget.try_reserve(bytes)
+    }
+}
