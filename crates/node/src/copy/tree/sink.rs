@@ -43,6 +43,9 @@ mod paths;
 #[cfg(test)]
 mod tests;
 
+/// Entries that wait for their content at a time: half of what the sender would take. At 3,000 files a second they last for two seconds, and on a slow disk, where
+/// as many wait as may, they take some 5 MiB less.
+const WANTED_AT_ONCE: u64 = TREE_WANTED_MAX / 2;
 /// What an entry that waits takes besides its names and attributes.
 const PENDING_ENTRY_BYTES: usize = 512;
 
@@ -284,7 +287,7 @@ impl<'a> Writing<'a> {
 
     /// True if one more entry may be taken: always if nothing waits.
     fn has_room(&self) -> bool {
-        let has_room = self.machine.under_way() + (self.link_numbers.len() as u64) < TREE_WANTED_MAX
+        let has_room = self.machine.under_way() + (self.link_numbers.len() as u64) < WANTED_AT_ONCE
             && self.pending_bytes + self.deltas.siblings_held() < TREE_PENDING_BYTES_MAX
             && !self.writer.is_full();
         has_room || self.pending.is_empty()
