@@ -1,7 +1,10 @@
 //! Who takes part in a cell, and whose turn it is: one after the other, in an order that rotates from round to round.
 
+use std::process::Command;
+
 use crate::bench::Bench;
 use crate::page;
+use crate::site;
 use crate::telling::Told;
 use crate::tools::Tool;
 
@@ -154,6 +157,10 @@ impl Bench {
             let (name, path) = self.builds[build].clone();
             self.use_build(&path)?;
             self.site.forget()?;
+            if self.options.syncs {
+                // Who syncs a whole file system would wait for what others left to be written.
+                site::run(Command::new("sync").arg("--file-system").arg(&self.site.root))?;
+            }
             let (mut label, mut title, is_ours) = (who.label(), who.title(), who.is_ours());
             if is_ours && self.builds.len() > 1 {
                 label += &format!("@{name}");

@@ -315,7 +315,7 @@ fn until_when(expires_unix_s: Option<u64>, without_end: &str) -> String {
     }
 }
 
-/// How many fetch it now, in a column.
+/// How many were let in since the daemon started, in a column.
 fn receivers(count: u64) -> String {
     format!("{count:>4} {:<9}", if count == 1 { "receiver" } else { "receivers" })
 }

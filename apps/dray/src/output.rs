@@ -44,6 +44,8 @@ struct State {
     is_terminal: bool,
     /// Why a result could not be printed.
     lost: Option<Error>,
+    /// Whoever reads a plan or a listing has closed it (`| head`): he has what he wanted.
+    has_left: bool,
 }
 
 impl Output {
@@ -55,6 +57,7 @@ impl Output {
             show,
             transfer,
             state: Mutex::new(State {
+                has_left: false,
                 bar,
                 senders,
                 barred,
@@ -112,15 +115,19 @@ impl Output {
         line(&mut std::io::stdout(), &value.to_string());
     }
 
-    /// A line on standard output that somebody waits for; false if it cannot be printed, which [`Output::check`] tells.
+    /// A line on standard output that somebody waits for; false if it cannot be printed, which [`Output::check`] tells, but for the rest of a plan
+    /// or listing of which the beginning was enough.
     fn must(&self, what: &str, text: &str) -> bool {
         let printed = print(format!("{text}\n").as_bytes());
         let is_printed = printed.is_ok();
         if let Err(cause) = printed {
-            // Who reads the beginning of a plan has all of it that is wanted (`| head`).
-            if what == "plan" && cause.kind() == std::io::ErrorKind::BrokenPipe {
+            let is_closed = cause.kind() == std::io::ErrorKind::BrokenPipe;
+            let mut state = self.state();
+            state.has_left |= is_closed && matches!(what, "plan" | "list");
+            if is_closed && state.has_left {
                 return false;
             }
+            drop(state);
             let error = Error::new(ErrorKind::Internal, format!("cannot print the {what}"))
                 .caused_by(cause)
                 .advise("send standard output to where it can be written, and try again");

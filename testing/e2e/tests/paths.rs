@@ -157,7 +157,7 @@ fn assert_direct(lab: &Lab, near: &Host, far: &Host, address: Ipv4Addr) {
         assert!(ended < Duration::from_secs(20), "the end waits for a dead path: {ended:.1?}");
         // What ssh was asked for before is what it may still carry; of a tree it brings its share until the others are known to be fast.
         let carried = far.counters() - before;
-        let least = if matches!(what, What::File) { 80 * MIB } else { 40 * MIB };
+        let least = if matches!(what, What::File) { 100 * MIB } else { 50 * MIB };
         assert!(carried.other_bytes() > least, "{what:?}: {carried:?}");
     }
     copy_trees(near, far, address, |carried| eprintln!("{carried:?}"));

@@ -116,7 +116,7 @@ impl Node {
         let limit = options.rate_bytes.map(RateLimit::new);
         let door = if is_large { self.holding_door(&origin, &[], limit.clone(), &mut preface) } else { None };
         let channel = packed(Box::new(channel), is_compressed, limit.as_ref(), &mut preface)?;
-        let channel_name = if host.is_some() { "ssh" } else { "local copy" };
+        let channel_name = channel_name(host.is_some());
         let provider = NearSender {
             object: origin.object(),
             origin: origin.clone(),
@@ -219,7 +219,7 @@ impl Node {
             || Error::new(ErrorKind::Unreachable, "the connection ended before the file was confirmed");
         let error = far.explain(result.err().unwrap_or_else(lost), is_heard);
         origin.ended(&error);
-        Err(advised(error, host.map(|_| far.host.as_str())))
+        Err(advised(error, host.map(|_| far.host.as_str()), CopyRole::Receive))
     }
 
     #[allow(clippy::too_many_arguments)]
@@ -272,7 +272,7 @@ impl Node {
                 // What it said beside is worth telling; then it is to notice, and to end.
                 let _ = channel.try_read(&mut [0; 512]);
                 drop(channel);
-                return Err(advised(far.explain(error, is_heard), Some(&far.host)));
+                return Err(advised(far.explain(error, is_heard), Some(&far.host), CopyRole::Send));
             }
         };
         // What the user asked for, not what the far end calls it, unless that is what the pattern asks for.
@@ -304,7 +304,7 @@ impl Node {
                 far.done();
                 Ok(Copied::File(delivered))
             }
-            Err(error) => Err(advised(far.explain(error, true), Some(&far.host))),
+            Err(error) => Err(advised(far.explain(error, true), Some(&far.host), CopyRole::Send)),
         }
     }
 }
@@ -316,8 +316,8 @@ enum Answer {
     Several(message::Sources),
 }
 
-/// What the far end did not say with its error: what to do. `host` is `None` if that end is here.
-pub(super) fn advised(error: Error, host: Option<&str>) -> Error {
+/// What the far end, which has this role, did not say with its error: what to do. `host` is `None` if that end is here.
+pub(super) fn advised(error: Error, host: Option<&str>, role: CopyRole) -> Error {
     let there = host.map_or_else(|| "here".to_owned(), |host| format!("on {host}"));
     match (error.kind(), host) {
         (ErrorKind::NotFound, _)
@@ -345,7 +345,7 @@ pub(super) fn advised(error: Error, host: Option<&str>) -> Error {
                 "your key is confined to one directory there: paths are relative to it, and what it may is up to whoever set it up",
             )
         }
-        (ErrorKind::Refused, _) if error.what().contains("cannot open") => {
+        (ErrorKind::Refused, _) if matches!(role, CopyRole::Send) => {
             error.or_advise(format!("does your user {there} have the right to read it?"))
         }
         (ErrorKind::Refused, _) => error.or_advise(format!("choose a place {there} that your user may write to")),
@@ -392,6 +392,11 @@ fn copy_message(role: CopyRole, path: &OsStr, options: &CopyOptions, is_other_ho
         rate_bytes: options.rate_bytes,
         compressed: (options.compress && is_other_host).then_some(true),
     })
+}
+
+/// What the channel to the far end is called among the sources of a copy.
+pub(super) fn channel_name(is_other_host: bool) -> &'static str {
+    if is_other_host { "ssh" } else { "local copy" }
 }
 
 /// What `dray cp` serves over ssh while it uploads.
@@ -517,5 +522,29 @@ impl Provider for NearSender<'_> {
             _ => return Err(Error::new(ErrorKind::Protocol, "copy message out of place")),
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the far end refuses is answered by what it does: who reads there needs the right to read, who writes a place to write to, and who is
+    /// confined has neither by itself.
+    #[test]
+    fn advice_follows_the_direction() {
+        let of = |what: &str, host, role| {
+            let error = advised(Error::new(ErrorKind::Refused, what), host, role);
+            error.advice().unwrap_or_default().to_owned()
+        };
+        let what = "cannot open \"/root/x\": Permission denied (os error 13)";
+        assert_eq!(of(what, Some("h"), CopyRole::Send), "does your user on h have the right to read it?");
+        assert_eq!(of(what, Some("h"), CopyRole::Receive), "choose a place on h that your user may write to");
+        assert_eq!(of(what, None, CopyRole::Receive), "choose a place here that your user may write to");
+        for role in [CopyRole::Send, CopyRole::Receive] {
+            let confined = of("../x leads out of the directory that may be read", Some("h"), role);
+            assert!(confined.starts_with("your key is confined"), "{confined}");
+            assert_eq!(of("another dray is receiving this", Some("h"), role), "wait for it or stop it");
+        }
     }
 }

@@ -24,6 +24,7 @@ use rustix::fs::{Mode, OFlags};
 
 use super::DIRECT_FROM_BYTES;
 use super::direct::{Door, ReceivingDoor, ssh_connection};
+use super::local::channel_name;
 use super::reach::{Confinement, Target, confined_target};
 use crate::elsewhere::{Elsewhere, Prospect, up_to_home};
 use crate::explain::{Figures, Role, Snapshot, Watch, figures_of, nothing_yet};
@@ -333,7 +334,7 @@ impl Node {
             transfer.add_source(id, set.clone());
             set
         };
-        let ssh = add_source(SSH, "ssh", 1, SSH_WINDOW_BYTES);
+        let ssh = add_source(SSH, channel_name(incoming.is_other_host), 1, SSH_WINDOW_BYTES);
         let mut door = None;
         if geometry.size_bytes() >= DIRECT_FROM_BYTES
             && incoming.is_other_host

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-use dray_core::message::{ObjectName, Offer};
+use dray_core::message::{CopyRole, ObjectName, Offer};
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::{Delivery, SourceFile, may_share};
 
@@ -73,7 +73,7 @@ impl Node {
             .map_err(|error| match error.kind() {
                 ErrorKind::Interrupted => Error::new(ErrorKind::Interrupted, "interrupted")
                     .advise("run the same command again: nothing was kept of this one"),
-                _ => advised(error, None),
+                _ => advised(error, None, CopyRole::Receive),
             })?;
         forget(id, &self.config.paths.data_dir);
         Ok(Some(Delivered {

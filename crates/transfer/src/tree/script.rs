@@ -123,6 +123,9 @@ impl Duplex for Script {
     }
 
     fn wait_for(&mut self, _: Wants, _: Option<&Wake>, _: Duration) -> io::Result<()> {
+        if self.is_busy() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
         Ok(())
     }
 }

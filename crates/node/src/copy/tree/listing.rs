@@ -149,7 +149,7 @@ impl Node {
                 far.kill();
                 Err(interrupted())
             }
-            Err(error) => Err(advised(far.explain(error, is_heard), Some(&far.host))),
+            Err(error) => Err(advised(far.explain(error, is_heard), Some(&far.host), CopyRole::Send)),
         }
     }
 }

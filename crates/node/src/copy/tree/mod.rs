@@ -401,11 +401,11 @@ fn is_unmade_root(path: &Path, reason: &str, request: &TreeRequest) -> bool {
 
 /// The error of a copy of one source of which nothing but this came to pass.
 fn sole_error(path: &Path, kind: ErrorKind, reason: &str, request: &TreeRequest) -> Error {
-    let at = |error: Error, place: &Location| match place {
+    let at = |error: Error, place: &Location, role| match place {
         Location::Local(_) => error,
         Location::Remote { host, .. } => {
             let host = host.to_string_lossy();
-            advised(error.context(&host), Some(&host))
+            advised(error.context(&host), Some(&host), role)
         }
     };
     if is_unmade_root(path, reason, request) {
@@ -414,7 +414,7 @@ fn sole_error(path: &Path, kind: ErrorKind, reason: &str, request: &TreeRequest)
             Location::Local(to) | Location::Remote { path: to, .. } => to.clone(),
         };
         let error = Error::new(kind, format!("{to:?}: cannot {reason}"));
-        return advised(at(error, &request.destination), None);
+        return advised(at(error, &request.destination, CopyRole::Receive), None, CopyRole::Receive);
     }
     let error = Error::new(kind, format!("{path:?}: {reason}"));
     match &request.sources[..] {
@@ -422,7 +422,7 @@ fn sole_error(path: &Path, kind: ErrorKind, reason: &str, request: &TreeRequest)
         [source @ (Location::Local(from) | Location::Remote { path: from, .. })]
             if path == from && kind == ErrorKind::NotFound =>
         {
-            at(error, source).or_advise("nothing has that name: is the path right?")
+            at(error, source, CopyRole::Send).or_advise("nothing has that name: is the path right?")
         }
         _ => error,
     }

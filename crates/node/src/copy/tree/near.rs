@@ -162,7 +162,7 @@ impl Node {
                 if error.kind() == ErrorKind::TimedOut {
                     far.kill();
                 }
-                Err(advised(far.explain(error, is_heard.get()), Some(&far.host)))
+                Err(advised(far.explain(error, is_heard.get()), Some(&far.host), CopyRole::Receive))
             }
         }
     }
@@ -237,7 +237,7 @@ impl Node {
                     far.kill();
                     return Err(interrupted());
                 }
-                return Err(advised(far.explain(error, is_heard), Some(&far.host)));
+                return Err(advised(far.explain(error, is_heard), Some(&far.host), CopyRole::Send));
             }
         };
         let may_dial = knows.lanes && may_dial(options);
@@ -350,7 +350,7 @@ impl Node {
                 far.kill();
                 Err(error)
             }
-            Err(error) => Err(advised(far.explain(error, true), Some(&host))),
+            Err(error) => Err(advised(far.explain(error, true), Some(&host), CopyRole::Send)),
         }
     }
 }
@@ -485,7 +485,7 @@ fn receive_trees(
             far.kill();
             Err(if error.kind() == ErrorKind::Interrupted { error } else { interrupted() })
         }
-        Err(error) => Err(advised(far.explain(error, true), Some(&far.host))),
+        Err(error) => Err(advised(far.explain(error, true), Some(&far.host), CopyRole::Send)),
     }
 }
 

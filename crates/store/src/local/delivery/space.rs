@@ -125,7 +125,7 @@ fn punch(file: &File, range: Range<u64>) -> io::Result<()> {
 }
 
 #[cfg(target_os = "linux")]
-fn allocate(file: &File, range: Range<u64>) -> bool {
+pub(super) fn allocate(file: &File, range: Range<u64>) -> bool {
     /// `f_type` of a file system in memory (statfs(2)). It has no layout to prepare, and the pages are cheaper to come by
     /// in the writes themselves: 15 % of a whole get were spent here.
     const TMPFS_MAGIC: i64 = 0x0102_1994;

@@ -47,7 +47,7 @@ pub struct FileTarget {
     pub(super) existing: Option<Existing>,
     /// What is there has its content, and is to be another file all the same: this one has powers that it has not.
     pub(super) gains_powers: bool,
-    /// What was hashed to compare it with the sender's; `None` if that may change with another name of the same file and nothing is lost with it.
+    /// What was hashed to compare it with the sender's; `None` if nothing was.
     pub(super) compared: Option<Compared>,
     /// Its size as it was told.
     pub(super) size_bytes: u64,

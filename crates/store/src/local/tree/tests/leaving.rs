@@ -21,10 +21,8 @@ fn a_file_of_two_names_is_held_to_what_was_compared() {
         let to = dir.path().join("to");
         fs::hard_link(to.join("f"), dir.path().join("other")).unwrap();
         let mut writer = moving(&to, MINE, SyncOptions::default());
-        if let Some(sync) = std::rc::Rc::get_mut(&mut writer.settings).and_then(|it| it.changes.sync.as_mut())
-        {
-            sync.removes_sources = removes_sources;
-        }
+        let settings = std::rc::Rc::get_mut(&mut writer.settings).expect("nobody else has them yet");
+        settings.changes.sync.as_mut().expect("a sync").removes_sources = removes_sources;
         writer.root(0, &directory(None)).unwrap();
         let wanted =
             Entry { metadata: Metadata { mtime_s: 7, ..file("f", b"old").metadata }, ..file("f", b"old") };
