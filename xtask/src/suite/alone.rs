@@ -83,7 +83,7 @@ const HEALTHY: &str = "the time of a run with trouble is compared with that of o
 
 /// Whether what would not hold beside many others holds beside one, each with a core to itself.
 pub(super) fn bears_another(why: &str) -> bool {
-    [ROUND_TRIPS, HEALTHY].contains(&why)
+    [HOPE, ROUND_TRIPS, HEALTHY].contains(&why)
 }
 
 /// Whether each one of the list is among `known`: package, program and tests.
