@@ -527,6 +527,16 @@ mod tests {
         assert!(error.to_string().contains("not agreed"), "{error}");
     }
 
+    /// A packed frame stands for no more than a frame of data may hold, however much is owed: that is what its receiver makes room for.
+    #[test]
+    fn packed_data_is_as_long_as_a_frame() {
+        let mut receiver = receiver(40 * GROUP_BYTES);
+        receiver.fetch(&fetch(1, 0, 40));
+        receiver.handle_packed(DATA_FRAME_BYTES_MAX as u64).unwrap();
+        let error = receiver.handle_packed(DATA_FRAME_BYTES_MAX as u64 + 1).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Protocol, "{error}");
+    }
+
     #[test]
     fn answers_that_were_not_asked_for_are_refused() {
         let size = 40 * GROUP_BYTES;

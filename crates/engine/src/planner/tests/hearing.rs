@@ -226,3 +226,71 @@ fn who_owes_something_else_keeps_it() {
     assert_eq!((asked.len(), asked[0].source, asked[0].groups), (1, C, of_a[0].groups));
     assert_eq!(cancelled, [of_a[0].request]);
 }
+
+/// Design 9: a source whose connection ended because it broke the protocol is told as barred, one that went away as gone.
+#[test]
+fn who_broke_the_protocol_did_not_just_leave() {
+    for (kind, found) in [
+        (ErrorKind::Protocol, SourceState::Barred),
+        (ErrorKind::VerificationFailed, SourceState::Barred),
+        (ErrorKind::Refused, SourceState::Gone),
+    ] {
+        let mut planner = planner(4);
+        add_up(&mut planner, 0, A, "direct", 0);
+        add_up(&mut planner, 0, B, "other", 0);
+        planner.handle_down(MS, A, Some(&Error::new(kind, "why")), true);
+        assert_eq!(state(&planner, A), found, "{kind:?}");
+    }
+}
+
+/// Y2, S10: what the disk has is progress, too: the time until a transfer without any is given up begins anew.
+#[test]
+fn what_is_found_is_progress() {
+    for (found_us, given_up_us) in [(None, 25 * S), (Some(20 * S), 45 * S)] {
+        let mut planner = planner(4);
+        add_up(&mut planner, 0, A, "direct", 0);
+        drain(&mut planner, 0);
+        if let Some(found_us) = found_us {
+            assert!(planner.handle_found(found_us, 40));
+        }
+        drain(&mut planner, given_up_us - S);
+        assert!(planner.outcome().is_none(), "{found_us:?}");
+        drain(&mut planner, given_up_us + S);
+        assert!(planner.outcome().is_some(), "{found_us:?}");
+    }
+}
+
+/// What nobody wants any more may fail: its source is not made to rest for that.
+#[test]
+fn failures_of_what_was_cancelled_do_not_count() {
+    let mut planner = planner(8);
+    add_up(&mut planner, 0, A, "direct", 0);
+    let (asked, ..) = drain(&mut planner, 0);
+    for group in asked.iter().flat_map(|asked| asked.groups.start..asked.groups.end()) {
+        assert!(planner.handle_found(MS, group));
+    }
+    let error = Error::new(ErrorKind::TimedOut, "a moment").with_retryable(true);
+    for asked in &asked {
+        planner.handle_failed(2 * MS, A, asked.request, &error);
+    }
+    let (more, ..) = drain(&mut planner, 2 * MS);
+    assert_eq!(more.first().map(|asked| (asked.source, asked.groups.start)), Some((A, 32)));
+}
+
+/// A source that was set aside because it keeps failing is not tried again before its pause is over.
+#[test]
+fn who_keeps_failing_is_not_tried_during_its_pause() {
+    let mut planner = planner(8);
+    add_up(&mut planner, 0, A, "direct", 0);
+    let error = Error::new(ErrorKind::TimedOut, "a moment").with_retryable(true);
+    let mut now_us = 0;
+    while state(&planner, A) != SourceState::Stalled {
+        now_us += S;
+        assert!(now_us < 20 * S, "it is never set aside");
+        for asked in drain(&mut planner, now_us).0 {
+            planner.handle_failed(now_us, A, asked.request, &error);
+        }
+    }
+    assert!(drain(&mut planner, now_us + MS).0.is_empty(), "it is asked during its pause");
+    assert_eq!(drain(&mut planner, now_us + 6 * S).0.len(), 1);
+}
