@@ -362,19 +362,23 @@ pub(crate) fn status(output: &Output, stop: &Stop) -> Result<()> {
 
 fn told(info: &Info) -> String {
     format!(
-        "{} (process {}) runs for {}\nnode          {}\nTCP port      {}\ndata          {:?}\nshared        {} objects, {} directories\ncached        {}\nsessions      {}\ntransactions  {}",
+        "{} (process {}) runs for {}\nnode          {}\nTCP port      {}\ndata          {:?}\nshared        {}, {}\ncached        {}\nsessions      {}\ntransactions  {}",
         info.agent,
         info.pid,
         time(now_s().saturating_sub(info.started_unix_s)),
         info.node,
         info.port,
         info.data_dir,
-        info.shares,
-        info.directories,
+        count(info.shares, "object", "objects"),
+        count(info.directories, "directory", "directories"),
         bytes(info.cached_bytes),
         info.sessions,
         info.transactions,
     )
+}
+
+fn count(number: u64, one: &str, several: &str) -> String {
+    format!("{number} {}", if number == 1 { one } else { several })
 }
 
 fn told_of_index(index: &IndexState) -> String {

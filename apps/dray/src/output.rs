@@ -160,8 +160,13 @@ impl Output {
 
     /// Prints a page that was asked for, also when quiet.
     pub(crate) fn page(&self, text: &str) -> Result<()> {
-        print(text.as_bytes())
-            .map_err(|error| Error::new(ErrorKind::Internal, "cannot write standard output").caused_by(error))
+        match print(text.as_bytes()) {
+            // Who reads the beginning has all of it that he wants (`| head`).
+            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+                Err(Error::new(ErrorKind::Internal, "cannot write standard output").caused_by(error))
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Prints a result that is not as it should be, also when quiet.

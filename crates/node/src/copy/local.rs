@@ -345,6 +345,9 @@ pub(super) fn advised(error: Error, host: Option<&str>, role: CopyRole) -> Error
                 "your key is confined to one directory there: paths are relative to it, and what it may is up to whoever set it up",
             )
         }
+        (ErrorKind::Refused, _) if error.to_string().contains("only root may") => {
+            error.or_advise(format!("log in as root {there}, or leave --chown out"))
+        }
         (ErrorKind::Refused, _) if matches!(role, CopyRole::Send) => {
             error.or_advise(format!("does your user {there} have the right to read it?"))
         }
@@ -540,6 +543,8 @@ mod tests {
         let what = "cannot open \"/root/x\": Permission denied (os error 13)";
         assert_eq!(of(what, Some("h"), CopyRole::Send), "does your user on h have the right to read it?");
         assert_eq!(of(what, Some("h"), CopyRole::Receive), "choose a place on h that your user may write to");
+        let chown = "files cannot be given to \"www-data:\": only root may";
+        assert_eq!(of(chown, Some("h"), CopyRole::Receive), "log in as root on h, or leave --chown out");
         assert_eq!(of(what, None, CopyRole::Receive), "choose a place here that your user may write to");
         for role in [CopyRole::Send, CopyRole::Receive] {
             let confined = of("../x leads out of the directory that may be read", Some("h"), role);

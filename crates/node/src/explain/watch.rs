@@ -226,7 +226,8 @@ fn rates(snapshot: &mut Snapshot, before: &Sample, now: Instant) {
         if seconds > 0.0 { (bytes.saturating_sub(earlier) as f64 / seconds) as u64 } else { 0 }
     };
     snapshot.rate_span_us = micros(span);
-    snapshot.rate_bytes_per_s = per_s(snapshot.done_bytes, before.done_bytes);
+    // What an earlier run left may have become known only after the first sample.
+    snapshot.rate_bytes_per_s = per_s(snapshot.done_bytes, before.done_bytes.max(snapshot.resumed_bytes));
     for source in &mut snapshot.sources {
         let earlier = before.sources.iter().find(|earlier| earlier.number == source.number);
         source.rate_bytes_per_s = per_s(source.delivered_bytes, earlier.map_or(0, |it| it.delivered_bytes));

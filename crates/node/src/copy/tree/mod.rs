@@ -319,7 +319,8 @@ fn landing_name(path: &Path) -> Vec<u8> {
 /// What could not be kept and is a failure: the path and why.
 fn not_kept(found: &mut NotKept) -> impl Iterator<Item = held::Failed> + use<> {
     let attributes = std::mem::take(&mut found.attributes).into_iter().map(|(what, entries)| {
-        let what = format!("not kept on {entries} entries: {what}");
+        let entries = if entries == 1 { "1 entry".to_owned() } else { format!("{entries} entries") };
+        let what = format!("not kept on {entries}: {what}");
         (b".".to_vec(), Error::new(ErrorKind::Unsupported, what))
     });
     std::mem::take(&mut found.directories).into_iter().chain(attributes)
