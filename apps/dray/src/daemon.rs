@@ -21,7 +21,7 @@ use dray_node::{Config, Daemon, Event, Observer, Stop};
 use serde_json::json;
 
 use crate::aside::Aside;
-use crate::output::{Output, bytes};
+use crate::output::{Output, bytes, count};
 use crate::pasted;
 
 /// A file that is hashed before anybody wonders how long it takes, bytes.
@@ -375,10 +375,6 @@ fn told(info: &Info) -> String {
         info.sessions,
         info.transactions,
     )
-}
-
-fn count(number: u64, one: &str, several: &str) -> String {
-    format!("{number} {}", if number == 1 { one } else { several })
 }
 
 fn told_of_index(index: &IndexState) -> String {
