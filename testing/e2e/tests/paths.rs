@@ -157,7 +157,7 @@ fn assert_direct(lab: &Lab, near: &Host, far: &Host, address: Ipv4Addr) {
         assert!(ended < Duration::from_secs(20), "the end waits for a dead path: {ended:.1?}");
         // What ssh was asked for before is what it may still carry; of a tree it brings its share until the others are known to be fast.
         let carried = far.counters() - before;
-        let least = if matches!(what, What::File) { 60 * MIB } else { 30 * MIB };
+        let least = if matches!(what, What::File) { 75 * MIB } else { 38 * MIB };
         assert!(carried.other_bytes() > least, "{what:?}: {carried:?}");
     }
     copy_trees(near, far, address, |carried| eprintln!("{carried:?}"));
