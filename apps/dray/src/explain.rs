@@ -87,7 +87,7 @@ fn shown(snapshot: &Snapshot, now: SystemTime) -> String {
             wrapped(&mut page, 2, &format!("-> {advice}"));
         }
     }
-    if snapshot.state == State::Running {
+    if snapshot.state == State::Running && !snapshot.is_tree {
         wrapped(&mut page, 2, &bottleneck(snapshot));
     }
     let at_hand = [
@@ -111,7 +111,7 @@ fn title(snapshot: &Snapshot) -> String {
     };
     let ways = match snapshot.role {
         Role::Sending => format!("{what} to {peer} {place}"),
-        _ if snapshot.command == "cp" => format!("{what} from {peer} to {place}"),
+        _ if snapshot.command == "cp" || snapshot.peer.is_some() => format!("{what} from {peer} to {place}"),
         _ if place.is_empty() => what,
         _ => format!("{what} to {place}"),
     };
@@ -126,7 +126,10 @@ fn how_far(snapshot: &Snapshot, now: SystemTime) -> String {
         0 => String::new(),
         resumed => format!(", {} of them from an earlier run", size(resumed)),
     };
-    let done = format!("{} of {}{resumed}", size(done_bytes), size(size_bytes));
+    let done = match snapshot.is_tree {
+        true => format!("{} came", size(done_bytes)),
+        false => format!("{} of {}{resumed}", size(done_bytes), size(size_bytes)),
+    };
     if let Some(ended) = snapshot.ended_unix_us {
         let ended = UNIX_EPOCH + Duration::from_micros(ended);
         let ago = duration(now.duration_since(ended).unwrap_or_default());
@@ -138,6 +141,9 @@ fn how_far(snapshot: &Snapshot, now: SystemTime) -> String {
             _ => "failed",
         };
         return format!("{how} {ago} ago, after {elapsed}: {done}, {}/s", size(rate_bytes_per_s));
+    }
+    if snapshot.is_tree {
+        return format!("{done} after {elapsed}, {}/s", size(rate_bytes_per_s));
     }
     let left = match left_bytes {
         0 => String::new(),

@@ -4,6 +4,8 @@
 //! Of JSON Schema this knows what that file uses, and stops at anything else.
 
 use std::collections::BTreeSet;
+use std::fs;
+use std::path::Path;
 use std::sync::OnceLock;
 
 use serde_json::{Map, Value};
@@ -15,8 +17,11 @@ const SILENT: [&str; 4] = ["$schema", "$defs", "title", "description"];
 fn schema() -> &'static Value {
     static SCHEMA: OnceLock<Value> = OnceLock::new();
     SCHEMA.get_or_init(|| {
-        let text = include_str!("../../../docs/events.schema.json");
-        serde_json::from_str(text).expect("the schema is JSON")
+        // Of where the tests run: a build may be of another clone.
+        let package = std::env::var_os("CARGO_MANIFEST_DIR").expect("cargo says where the package is");
+        let path = Path::new(&package).join("../../docs/events.schema.json");
+        let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        serde_json::from_str(&text).expect("the schema is JSON")
     })
 }
 

@@ -291,6 +291,6 @@ fn what_is_left_out_is_told() {
     let outcome =
         cp(a, b, "up", &["-a", "--remote-dray", far], &[&source], &place.join("copy")).run().expect(0);
     let text = outcome.stderr_text();
-    assert!(text.contains("left out on 1 entries: trusted.* attributes"), "{text}");
+    assert!(text.contains("left out on 1 entry: trusted.* attributes"), "{text}");
     assert_eq!(fs::read(place.join("copy/f")).unwrap(), b"content");
 }

@@ -292,6 +292,40 @@ fn a_copy_that_never_began_is_told() {
     last(5, "sending", "source");
 }
 
+/// Copies of trees and syncs are told, too, where they were begun: what came so far while they run, and how they ended.
+#[test]
+fn trees_are_told() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (near, far) = lab.pair();
+    far.sshd();
+    // A copy of a tree makes none: how it ended is kept where there is one.
+    std::fs::create_dir_all(near.data_dir()).unwrap();
+    let tree = near.directory("tree");
+    (0..12).for_each(|number| data::write_random(&tree.join(format!("{number}")), MIB, 60 + number));
+    let came = |told: &Value| told["done_bytes"].as_u64() > Some(0);
+    let ssh = far.ssh_command();
+    let up = far.directory("up");
+    let cp = near.dray().args(["cp", "-r", "--bwlimit=4M"]).args(far.ssh_options());
+    let cp = cp.arg(tree.join(".")).arg(far.remote(&up));
+    let down = near.directory("down");
+    let sync = near.dray().args(["sync", "-a", "--bwlimit=4M", "-e", &ssh]);
+    let sync = sync.arg(far.remote(&up.join("."))).arg(&down);
+    for (program, command, role, to) in [(cp, "cp", "sending", &up), (sync, "sync", "receiving", &down)] {
+        let running = program.start();
+        let told = await_explained(near, &running, came);
+        assert_eq!((&told["command"], &told["role"]), (&command.into(), &role.into()), "{told:#}");
+        assert_eq!((&told["is_tree"], &told["path"]), (&true.into(), &to.to_str().unwrap().into()));
+        assert!(told["peer"].as_str().unwrap().contains(&far.address().to_string()), "{told:#}");
+        assert!(joined(&page(near)).contains(" came after "), "{}", page(near));
+        running.wait().expect(0);
+        let told = explained(near).remove(0);
+        assert_eq!((&told["state"], &told["done_bytes"]), (&"done".into(), &(12 * MIB).into()), "{told:#}");
+    }
+    let missing = near.dray().args(["cp", "-r"]).arg(near.file("nothing")).arg(near.file("x"));
+    missing.run().expect(3);
+    assert_eq!(explained(near)[0]["failure"]["exit_code"], 3);
+}
+
 /// With nothing running it says so; another user is told nothing; a killed command leaves nothing that is taken for a
 /// running one, and a stopped one is told to be stopped.
 #[test]

@@ -54,7 +54,9 @@ fn counters_and_captures_see_what_crosses_the_wire() {
         assert!((3 * MIB..3 * MIB + MIB / 4).contains(&bytes), "{sent:?} {received:?}");
     }
     assert!(sent.received_bytes < MIB / 4, "{sent:?}");
-    assert_eq!(capture::payload_bytes(packets.iter().filter(|packet| packet.from.0 == a.address())), 3 * MIB);
+    // TCP may send some of it again on a busy machine.
+    let payload = capture::payload_bytes(packets.iter().filter(|packet| packet.from.0 == a.address()));
+    assert!((3 * MIB..3 * MIB + MIB / 4).contains(&payload), "{payload} bytes");
     assert!(capture::contains(&packets, known));
     assert!(!capture::contains(&packets, b"a secret that was not sent"));
 }

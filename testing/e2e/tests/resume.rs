@@ -382,3 +382,45 @@ fn a_checkpoint_says_what_is_on_the_disk() {
     assert!(steps.windows(finish.len()).any(|steps| steps == finish), "{steps:?}");
     shared.end();
 }
+
+/// S17, design 10: what a killed command marked is not believed after the machine was started anew; and that these marks are gone is on the disk before the state file says that it is of
+/// this boot. Another boot is, here, one whose id the kernel's file does not have.
+#[test]
+fn marks_of_another_boot_are_gone_before_it_is_this_one() {
+    if !gate::has_tool("strace") {
+        return;
+    }
+    let Some(lab) = Lab::of(2).rate_mbit(160).build() else { return };
+    let (a, b) = lab.pair();
+    let (source, copy, trace) = (a.file("source"), b.directory("there").join("copy"), b.file("trace"));
+    data::write_random(&source, 12 * MIB, 18);
+    let shared = share(a, &source);
+    let running = actions::get(b, &shared.ticket, &copy).start();
+    assert!(await_share(&running, copy.parent().unwrap(), 0.5, 12 * MIB));
+    running.signal(Signal::KILL);
+    running.wait_until(true, || false);
+    let id = b.file("boot_id");
+    std::fs::write(&id, "00112233-4455-6677-8899-aabbccddeeff\n").unwrap();
+    let script = "mount --bind \"$0\" /proc/sys/kernel/random/boot_id && exec \"$@\"";
+    let there = b.program("unshare").args(["--mount", "sh", "-c", script]).arg(&id);
+    let calls = "trace=fsync,fdatasync,pwrite64";
+    let strace = there.args(["strace", "-f", "-y", "-qq", "--seccomp-bpf", "-e", calls, "-o"]).arg(&trace);
+    let get = strace.arg(gate::dray_binary()).args(["get", &shared.ticket, "-o"]).arg(&copy);
+    let before = a.counters();
+    get.env("DRAY_DATA_DIR", b.file("data")).time_limit(Duration::from_secs(60)).run().expect(0);
+    let sent = (a.counters() - before).sent_bytes;
+    assert!(sent > 12 * MIB, "{sent} bytes: all of it again, as no checkpoint was made");
+    assert_delivered(&source, &copy, Some(&shared.hash()));
+    let trace = std::fs::read_to_string(&trace).unwrap();
+    let of_state = |line: &&str| line.contains(".state>");
+    let step = |call: &str| match call {
+        call if call.contains("fdatasync(") => "synced",
+        call if call.contains(", 128, 0") => "header",
+        call if call.contains(", 4096)") || call.contains(", 4096 <") => "marks",
+        call if call.contains(", 8192)") || call.contains(", 8192 <") => "map",
+        _ => "pairs",
+    };
+    let steps: Vec<&str> = trace.lines().filter(of_state).map(step).take(4).collect();
+    assert_eq!(steps, ["marks", "map", "synced", "header"], "{trace}");
+    shared.end();
+}

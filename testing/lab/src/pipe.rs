@@ -351,3 +351,30 @@ fn nanoseconds(time: Duration) -> Time {
     // Half the range, so that sums of two never overflow; 292 years.
     Time::try_from(time.as_nanos()).unwrap_or(Time::MAX).min(Time::MAX / 4)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::random::SplitMix64;
+
+    /// Losses are as many as [`Loss::share`] says, and those in bursts come in runs.
+    #[test]
+    fn losses_are_as_many_as_they_should_be() {
+        const PACKETS: usize = 400_000;
+        for (loss, mean_run) in [
+            (Loss::Random(0.1), 1.0 / 0.9),
+            (Loss::bursts(0.1, 8.0), 8.0),
+            // A run ends with the first packet that gets through in the bad state, or with the state.
+            (Loss::Burst { to_bad: 0.02, to_good: 0.1, in_bad: 0.5 }, 1.0 / (1.0 - 0.5 * 0.9)),
+        ] {
+            let mut pipe = Pipe::new(&Link::UNSHAPED.with_loss(loss));
+            let mut random = SplitMix64::new(7);
+            let lost: Vec<bool> = (0..PACKETS).map(|_| pipe.is_lost(&mut || random.next_share())).collect();
+            let count = lost.iter().filter(|lost| **lost).count() as f64;
+            let runs = lost.windows(2).filter(|pair| !pair[0] && pair[1]).count() as f64;
+            let (share, run) = (count / PACKETS as f64, count / runs);
+            assert!((share / loss.share() - 1.0).abs() < 0.05, "{loss:?}: {share}");
+            assert!((run / mean_run - 1.0).abs() < 0.05, "{loss:?}: runs of {run}");
+        }
+    }
+}

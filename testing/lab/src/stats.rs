@@ -231,6 +231,20 @@ mod tests {
         late_for_its_delay.lateness.record(Duration::from_micros(600));
         assert_eq!(late_for_its_delay.validity(), Ok(()));
         late_for_its_delay.smallest_delay = Some(Duration::from_millis(10));
+        // A twentieth of a millisecond, of a minute and of nothing would be too little and too much to ask.
+        for (delay_ms, micros, is_valid) in [
+            (1, 200, true),
+            (1, 400, false),
+            (60_000, 2700, true),
+            (60_000, 4000, false),
+            (0, 800, true),
+            (0, 1300, false),
+        ] {
+            let smallest_delay = Some(Duration::from_millis(delay_ms)).filter(|delay| !delay.is_zero());
+            let mut stats = Stats { smallest_delay, ..good() };
+            stats.lateness.record(Duration::from_micros(micros));
+            assert_eq!(stats.validity().is_ok(), is_valid, "{micros} µs late with {delay_ms} ms");
+        }
         let busy = Stats { engine_cpu: Duration::from_millis(701), ..good() };
         let loaded = Stats { idle_share: Some(0.09), ..good() };
         let refused = Stats { refused_packets: 1, ..good() };

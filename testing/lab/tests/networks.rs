@@ -363,6 +363,12 @@ fn what_a_device_refuses_closes_the_gate() {
     assert_eq!(stats.pipes[link.up.index()].lost_packets, 0);
     let why = stats.validity().unwrap_err();
     assert!(why.contains("refused"), "{why}");
+    lab.reset_stats().unwrap();
+    let stats = lab.stats().unwrap();
+    assert_eq!(
+        (stats.refused_packets, stats.unrouted_packets, stats.pipes[link.up.index()].offered_packets),
+        (0, 0, 0)
+    );
 }
 
 /// A TCP connection sees an end that goes: nothing in the lab answers for a host.

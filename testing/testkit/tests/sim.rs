@@ -187,6 +187,37 @@ fn faults_have_their_effect_while_they_last() {
     }
 }
 
+/// What keeps a receiver from its holder's answer: a partition lets no new connection through, a machine without power is silent where
+/// one without the process says no, and a disk that was full takes bytes again.
+#[test]
+fn faults_meet_who_comes_later() {
+    let outcome = |faults: &[PlannedFault]| {
+        let mut plan = one_receiver(1 << 20, &[Conduct::Honest]);
+        if let Role::Receiver { starts_ns, .. } = &mut plan.nodes[1].role {
+            *starts_ns = 2 * SECOND_NS;
+        }
+        plan.faults = faults.to_vec();
+        let report = clean(&plan);
+        (report.ended[0].result.clone().map_err(|(kind, _)| kind), report.took_ns())
+    };
+    let (calm, calm_ns) = outcome(&[]);
+    assert_eq!(calm, Ok(()));
+    // Asked at 0, 1, 3 and 7 s: the last time is answered.
+    let (cut_off, cut_off_ns) = outcome(&[fault(SECOND_NS, 7 * SECOND_NS, Fault::Partition(vec![0]))]);
+    assert_eq!(cut_off, Ok(()));
+    assert!((7 * SECOND_NS..7 * SECOND_NS + 2 * calm_ns).contains(&cut_off_ns), "{cut_off_ns}, {calm_ns}");
+    // Asked for eight seconds.
+    for silent in [Fault::Partition(vec![0]), Fault::PowerCut(0)] {
+        let (silent, silent_ns) = outcome(&[fault(SECOND_NS, 30 * SECOND_NS, silent)]);
+        assert!(silent.is_err() && silent_ns >= 8 * SECOND_NS, "{silent:?} after {silent_ns}");
+    }
+    let (killed, killed_ns) = outcome(&[fault(SECOND_NS, 30 * SECOND_NS, Fault::Kill(0))]);
+    assert!(killed.is_err() && killed_ns < SECOND_NS, "{killed:?} after {killed_ns}");
+    let full = |for_ns| outcome(&[fault(0, for_ns, Fault::FullDisk(1))]);
+    assert_eq!(full(SECOND_NS), (Ok(()), calm_ns));
+    assert_eq!(full(30 * SECOND_NS).0, Err(ErrorKind::NoSpace));
+}
+
 /// Links, processors and holders that hang up are what the plan says of them: each makes the run take longer.
 #[test]
 fn what_a_plan_says_of_links_and_processors_counts() {

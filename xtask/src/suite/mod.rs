@@ -6,6 +6,7 @@
 //! measure ([`alone`]) come last, two or one at a time. `cargo-nextest` does most of this and would have to be installed wherever the tests run.
 
 mod alone;
+mod place;
 mod pool;
 pub(crate) mod programs;
 mod times;
@@ -137,6 +138,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
         ended.extend(pool::run(&some, jobs, &wish.through, company)?);
     }
     unsteady::run_again(&tests.iter().collect::<Vec<_>>(), &mut ended, &wish.through)?;
+    place::clear();
     times::keep(&ended)?;
     report(&mut ended, ignored, begun)
 }

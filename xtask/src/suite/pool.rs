@@ -8,7 +8,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{Test, turn};
+use super::{Test, place, turn};
 use crate::{group, say, target_folder};
 
 /// Set for tests that run beside others; `dray_lab::Turn` refuses to be taken alone then.
@@ -118,6 +118,9 @@ fn run_one(
         command.env(BESIDE, "1");
     } else {
         command.env_remove(BESIDE);
+    }
+    if let Some(directory) = place::directory(test) {
+        command.env("TMPDIR", directory);
     }
     let turn = turn::hold(test, company);
     match &turn {

@@ -23,7 +23,7 @@ pub struct Snapshot {
     pub state: State,
     /// Process that runs it.
     pub pid: u32,
-    /// `get` or `cp`.
+    /// `get`, `cp` or `sync`.
     pub command: String,
     /// What this process does with the bytes.
     pub role: Role,
@@ -40,6 +40,8 @@ pub struct Snapshot {
     pub ended_unix_us: Option<u64>,
     /// How long it has run, microseconds.
     pub elapsed_us: u64,
+    /// Of a tree: `size_bytes` and `left_bytes` are 0, as its sender finds out what there is while it goes on.
+    pub is_tree: bool,
     /// Bytes of the object.
     pub size_bytes: u64,
     /// Bytes of it that are safely there, resumed ones included.

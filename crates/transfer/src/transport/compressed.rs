@@ -318,10 +318,11 @@ mod tests {
             });
             far.received_bytes() - before
         };
-        let first = send(&mut near);
         near.stream.has_been(Duration::from_millis(1), Duration::from_secs(2));
         let slowly = send(&mut near);
-        assert!(near.stream.level() >= 12 && slowly < first, "{first} bytes, then {slowly}");
+        // Not what a first one makes of them: beside others the pipe may be full for a while, and the level rise by itself.
+        let quickly = zstd::bulk::compress(&words, 3).unwrap().len() as u64;
+        assert!(near.stream.level() >= 12 && slowly < quickly, "{slowly} bytes, {quickly} at level 3");
         near.stream.has_been(Duration::from_secs(2), Duration::from_secs(2));
         send(&mut near);
         assert!(near.stream.level() < 12);

@@ -76,6 +76,8 @@ pub(super) trait Outlet {
     fn count_sent(&mut self, count: &dyn Fn(&mut TreeSent));
     /// The end of the content is about to leave.
     fn answered(&mut self) {}
+    /// Something else is about to leave than that a content is what the receiver has.
+    fn awaited(&mut self) {}
     /// See [`RecordSink::work`].
     fn work(&mut self) -> Result<()>;
 }
@@ -136,6 +138,9 @@ impl<O: Outlet> RecordSink for Records<'_, O> {
         self.outlet.count_sent(&|sent| sent.record(record, is_part, is_linked));
         if matches!(record, Record::Done(_) | Record::Same(_) | Record::Failed(_)) {
             self.outlet.answered();
+        }
+        if !matches!(record, Record::Same(_)) {
+            self.outlet.awaited();
         }
         self.outlet.change(|frames| frames.record(&bytes));
         Ok(())

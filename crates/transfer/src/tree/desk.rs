@@ -11,6 +11,7 @@ use dray_engine::session::{Owed, TreeSent};
 
 use super::answer::{Outlet, TreeFile, answer};
 use super::frames::{Frames, Piece};
+use super::gathering::Gathering;
 use crate::transport::Wake;
 
 /// Bytes of answers that may wait to leave; one frame more.
@@ -140,7 +141,13 @@ impl Desk {
     /// Cuts what is asked for until the copy is over.
     pub(super) fn serve(&self) {
         let _over = Over(self);
-        let mut answering = Answer { desk: self, frames: Frames::default(), piece: Piece::default() };
+        let mut answering = Answer {
+            desk: self,
+            frames: Frames::default(),
+            piece: Piece::default(),
+            gathering: Gathering::default(),
+            may_wait: true,
+        };
         while let Some((owed, file)) = self.next() {
             if answering.answer(&owed, &*file).is_err() {
                 return;
@@ -169,6 +176,9 @@ struct Answer<'a> {
     desk: &'a Desk,
     frames: Frames,
     piece: Piece,
+    gathering: Gathering,
+    /// All that is there says that a file is what the receiver has: nobody waits for that.
+    may_wait: bool,
 }
 
 impl Answer<'_> {
@@ -177,8 +187,14 @@ impl Answer<'_> {
         // Before it leaves: the receiver may answer sooner than this thread goes on.
         let mut inner = self.desk.lock();
         (inner.is_answering, inner.worked_at) = (false, None);
+        let is_last = inner.jobs.is_empty();
         drop(inner);
-        self.flush()
+        if is_last { self.flush() } else { self.flush_if_due() }
+    }
+
+    /// Hands over what there is, unless it may wait for more.
+    fn flush_if_due(&mut self) -> Result<()> {
+        if self.may_wait && self.gathering.may_wait(Instant::now()) { Ok(()) } else { self.flush() }
     }
 
     /// Hands over what there is, once there is room for it.
@@ -194,8 +210,12 @@ impl Answer<'_> {
             return Err(closed());
         }
         inner.worked_at = inner.is_answering.then(Instant::now);
-        inner.out.append(&mut self.frames.out);
+        if !self.frames.out.is_empty() {
+            inner.out.append(&mut self.frames.out);
+            self.gathering.leave(Instant::now());
+        }
         drop(inner);
+        self.may_wait = true;
         self.desk.wake.signal();
         Ok(())
     }
@@ -218,10 +238,19 @@ impl Outlet for Answer<'_> {
         count(&mut self.desk.lock().sent);
     }
 
+    fn awaited(&mut self) {
+        self.may_wait = false;
+    }
+
     fn work(&mut self) -> Result<()> {
         let mut inner = self.desk.lock();
         inner.worked_at = Some(Instant::now());
-        if inner.is_closed { Err(closed()) } else { Ok(()) }
+        if inner.is_closed {
+            return Err(closed());
+        }
+        drop(inner);
+        // The next file may take long.
+        if self.may_wait && !self.frames.out.is_empty() { self.flush_if_due() } else { Ok(()) }
     }
 }
 

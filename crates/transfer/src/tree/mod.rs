@@ -5,6 +5,7 @@
 mod answer;
 mod desk;
 mod frames;
+mod gathering;
 mod lanes;
 mod packing;
 mod removing;
@@ -15,6 +16,7 @@ mod take;
 mod unpacking;
 
 pub use answer::{RecordSink, SendError, TreeFile};
+pub use gathering::Gathering;
 pub use lanes::{Lane, SendLanes, TakeLanes};
 pub use removing::Removes;
 pub use send::{Batch, DigestsToTell, TreeSource, send};

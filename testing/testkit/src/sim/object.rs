@@ -220,4 +220,23 @@ mod tests {
         assert!(stored.write(&object, 2, &Group::Other(bytes)).unwrap_err().contains("wrong bytes"));
         assert_eq!(stored.written_groups, 2);
     }
+
+    /// S17: a checkpoint makes durable what was marked when it began, not what was marked while it ran; one at a time, and only if there is
+    /// something new.
+    #[test]
+    fn a_checkpoint_is_of_when_it_began() {
+        let geometry = Geometry::new(3 * UNIT_GROUPS * GROUP_BYTES);
+        let mut stored = Stored::new(geometry).unwrap();
+        assert!(!stored.begin_checkpoint(), "nothing is marked");
+        stored.mark(0);
+        assert!(stored.begin_checkpoint());
+        stored.mark(1);
+        assert!(!stored.begin_checkpoint(), "one runs");
+        stored.end_checkpoint();
+        stored.lose_process();
+        assert_eq!(stored.groups.count(), 2 * UNIT_GROUPS);
+        stored.lose_power();
+        assert_eq!((stored.marked.count(), stored.groups.count()), (1, UNIT_GROUPS));
+        assert!(!stored.begin_checkpoint(), "all of it is durable");
+    }
 }

@@ -69,3 +69,30 @@ impl Trace {
         hasher.finalize().to_hex().to_string()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Two runs have one hash only if the same happened at the same times.
+    #[test]
+    fn times_words_and_figures_are_all_hashed() {
+        let hash = |now_ns: u64, what: &'static str, words: &str, figures: &[u64]| {
+            let mut trace = Trace::new(None);
+            trace.note(now_ns, what, figures);
+            trace.say(now_ns, what, 0, words);
+            trace.hash()
+        };
+        let one = hash(5, "sent", "to all", &[1, 2]);
+        assert_eq!(one, hash(5, "sent", "to all", &[1, 2]));
+        for other in [
+            hash(6, "sent", "to all", &[1, 2]),
+            hash(5, "seen", "to all", &[1, 2]),
+            hash(5, "sent", "to one", &[1, 2]),
+            hash(5, "sent", "to all", &[1, 3]),
+            hash(5, "sent", "to all", &[1]),
+        ] {
+            assert_ne!(one, other);
+        }
+    }
+}

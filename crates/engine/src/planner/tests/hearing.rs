@@ -35,6 +35,32 @@ fn a_new_connection_starts_anew() {
     assert_eq!(again.round_trip_us, Some(20 * MS));
 }
 
+/// Design 8: while a source owes nothing, nothing can come: such a time counts neither against its rate nor against its window.
+#[test]
+fn a_source_that_owes_nothing_is_not_slow() {
+    let mut planner = planner(1 << 10);
+    add_up(&mut planner, 0, A, "direct", 0);
+    let (mut now_us, mut rates, mut served) = (0, Vec::new(), Vec::new());
+    while rates.len() < 24 {
+        let (asked, ..) = drain(&mut planner, now_us);
+        // That the last ones are done is heard only when there are new ones.
+        for request in served.drain(..) {
+            planner.handle_done(now_us, A, request);
+        }
+        for Asked { request, groups, .. } in asked {
+            for group in groups.start..groups.end() {
+                now_us += MS;
+                planner.handle_group(now_us, A, request, group);
+            }
+            served.push(request);
+        }
+        rates.push(planner.stats()[0].rate_bytes_per_s);
+        now_us += if rates.len() < 12 { 0 } else { S };
+    }
+    let known = rates[11] as f64;
+    assert!(rates[12..].iter().all(|rate| (*rate as f64 / known - 1.0).abs() < 0.02), "{rates:?}");
+}
+
 /// ADR 28: of groups of which only the rest is fetched, what came counts, in the bytes of a source as in its rate: whoever holds one against the other asks what
 /// the network carries.
 #[test]

@@ -78,6 +78,8 @@ struct CutWish {
     number: u64,
     asked: Asked,
     known: Option<[u8; 32]>,
+    /// Nothing is done with the answer but to note it.
+    may_wait: bool,
 }
 
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -354,12 +356,26 @@ impl TreeReceiver {
 
     /// Wants sums of blocks of entry `number`.
     pub fn want_sums(&mut self, number: u64, sums: BlockSums) {
-        self.cut_wishes.push_back(CutWish { number, asked: Asked::Sums(Box::new(sums)), known: None });
+        let asked = Asked::Sums(Box::new(sums));
+        self.cut_wishes.push_back(CutWish { number, asked, known: None, may_wait: false });
     }
 
     /// Wants to know how `part` of entry `number` is cut into chunks of this average length, unless it hashes to `known`.
     pub fn want_cut(&mut self, number: u64, part: Part, average_bytes: u32, known: Option<[u8; 32]>) {
-        self.cut_wishes.push_back(CutWish { number, asked: Asked::Cut { part, average_bytes }, known });
+        let asked = Asked::Cut { part, average_bytes };
+        self.cut_wishes.push_back(CutWish { number, asked, known, may_wait: false });
+    }
+
+    /// The question that was wanted last may wait for others: it is likely that the content is what is known.
+    pub fn last_cut_may_wait(&mut self) {
+        if let Some(last) = self.cut_wishes.back_mut() {
+            last.may_wait = true;
+        }
+    }
+
+    /// True if there are questions how files are cut, and each may wait for others.
+    pub fn cuts_may_wait(&self) -> bool {
+        !self.cut_wishes.is_empty() && self.cut_wishes.iter().all(|wish| wish.may_wait)
     }
 
     /// A part of entry `number` came: if it had no bytes, being all hole, the next one is asked for twice as large, so that a file that is

@@ -44,6 +44,7 @@ mod sources;
 mod sync;
 #[cfg(test)]
 mod sync_tests;
+mod watching;
 mod whole;
 
 use std::ffi::OsStr;
@@ -68,6 +69,7 @@ pub(crate) use live::{LiveTrees, OwnDirectories, live_hello};
 pub(super) use sources::{read_chosen, read_more};
 pub(super) use sync::is_told_a_list;
 pub use sync::{SyncBackup, SyncBasis, SyncOptions};
+use watching::About;
 
 use super::local::advised;
 use super::{Location, SshOptions, both_remote};
@@ -319,8 +321,7 @@ fn landing_name(path: &Path) -> Vec<u8> {
 /// What could not be kept and is a failure: the path and why.
 fn not_kept(found: &mut NotKept) -> impl Iterator<Item = held::Failed> + use<> {
     let attributes = std::mem::take(&mut found.attributes).into_iter().map(|(what, entries)| {
-        let entries = if entries == 1 { "1 entry".to_owned() } else { format!("{entries} entries") };
-        let what = format!("not kept on {entries}: {what}");
+        let what = format!("not kept on {}: {what}", entries_told(entries));
         (b".".to_vec(), Error::new(ErrorKind::Unsupported, what))
     });
     std::mem::take(&mut found.directories).into_iter().chain(attributes)
@@ -328,7 +329,11 @@ fn not_kept(found: &mut NotKept) -> impl Iterator<Item = held::Failed> + use<> {
 
 /// What could not be had here and nobody would expect.
 fn left_out(what: &str, entries: u64) -> Event {
-    Event::Warning(format!("left out on {entries} entries: {what}"))
+    Event::Warning(format!("left out on {}: {what}", entries_told(entries)))
+}
+
+fn entries_told(count: u64) -> String {
+    if count == 1 { "1 entry".to_owned() } else { format!("{count} entries") }
 }
 
 /// Shows an entry that failed, or what was left out.
@@ -339,6 +344,7 @@ fn show(observer: &dyn Observer, failed: &EntryFailed) {
     }
     let fault = Fault { handle: None, kind: failed.kind, text: failed.text.clone() }.to_error("");
     let reason = match failed.unnamed {
+        Some(1) => format!("and 1 more entry: {fault}"),
         Some(count) => format!("and {count} more entries: {fault}"),
         None => fault.to_string(),
     };
@@ -453,6 +459,13 @@ impl Node {
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<TreeCopied> {
+        if request.options.dry_run {
+            return self.copy_any(request, observer, stop);
+        }
+        self.watched(&About::request(request), observer, |observer| self.copy_any(request, observer, stop))
+    }
+
+    fn copy_any(&self, request: &TreeRequest, observer: &dyn Observer, stop: &Stop) -> Result<TreeCopied> {
         if request.sources.len() > 1 {
             return self.copy_many(request, observer, stop);
         }

@@ -19,7 +19,7 @@ use dray_core::tree::{Entry, Item, Kind, Step};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::{PathId, TreeReceiver, part_bytes};
 use dray_store::local::tree::{FileTarget, Landed, Placed, TreeWriter, own_directory};
-use dray_transfer::tree::{Heard, Lane, SinkWake, TreeSink, Unpacking};
+use dray_transfer::tree::{Gathering, Heard, Lane, SinkWake, TreeSink, Unpacking};
 
 use self::content::Current;
 use self::delta::{Deltas, Meter};
@@ -109,6 +109,8 @@ pub(super) struct Writing<'a> {
     same: Option<DigestsSame>,
     done: TreeDone,
     deltas: Deltas,
+    /// Questions about files that are likely to be what is here.
+    questions: Gathering,
     meter: Meter,
     fsync: bool,
     /// The sender has listed everything, and no entry has failed at either end.
@@ -182,6 +184,7 @@ impl<'a> Writing<'a> {
             same: None,
             done: TreeDone::default(),
             deltas: Deltas::default(),
+            questions: Gathering::default(),
             meter: Meter::default(),
             fsync,
             is_complete: true,
@@ -703,9 +706,7 @@ impl TreeSink for Writing<'_> {
         while let Some(pull) = self.machine.pull(None, 0, ahead, undecided) {
             out.push(Message::Pull(pull));
         }
-        while let Some(pull) = self.machine.pull_cuts() {
-            out.push(Message::Pull(pull));
-        }
+        self.ask_cuts(out);
     }
 
     fn done(&mut self) -> Result<Option<TreeDone>> {

@@ -96,7 +96,7 @@ impl Shared {
         outcome
     }
 
-    fn make_durable(&self) -> Result<()> {
+    pub(super) fn make_durable(&self) -> Result<()> {
         let failed = |error: io::Error| self.destination.failed("write", error);
         self.data.sync_data().map_err(failed)?;
         self.state.sync_data().map_err(failed)?;

@@ -125,6 +125,73 @@ fn unmarking_many_reaches_the_durable_map() {
     assert_eq!(marked(&fixture.open().unwrap()), [0, 7]);
 }
 
+/// Design 10: a unit that is forgotten while a checkpoint waits for the disk is not made durable by it.
+#[test]
+fn unmarking_reaches_the_checkpoint_that_runs() {
+    let fixture = Fixture::new();
+    let delivery = fixture.open().unwrap();
+    write_and_mark(&delivery, &[4, 5]);
+    {
+        let mut marks = lock(&delivery.shared.marks);
+        marks.pending = Some(marks.marked.clone());
+    }
+    delivery.unmark_unit(4).unwrap();
+    write_and_mark(&delivery, &[4]);
+    delivery.shared.make_durable().unwrap();
+    drop(delivery);
+    fixture.reboot();
+    assert_eq!(marked(&fixture.open().unwrap()), [5]);
+}
+
+/// Design 10: before other bytes take the place of a durable unit, the disk knows that it is not there any more. /dev/null is what takes
+/// writes here and cannot be synced.
+#[test]
+fn unmarking_what_is_durable_reaches_the_disk() {
+    let fixture = Fixture::new();
+    let mut delivery = fixture.open().unwrap();
+    write_and_mark(&delivery, &[4, 5]);
+    delivery.checkpoint().unwrap();
+    write_and_mark(&delivery, &[6]);
+    let null = File::options().write(true).open("/dev/null").unwrap();
+    let state = std::mem::replace(&mut Arc::get_mut(&mut delivery.shared).unwrap().state, null);
+    delivery.unmark_unit(6).unwrap();
+    delivery.unmark_unit(4).unwrap_err();
+    Arc::get_mut(&mut delivery.shared).unwrap().state = state;
+}
+
+/// Design 10: a mark that cannot be written is none, neither here nor for a later run.
+#[test]
+fn a_mark_that_is_not_written_does_not_stay() {
+    let fixture = Fixture::new();
+    let mut delivery = fixture.open().unwrap();
+    write_and_mark(&delivery, &[4]);
+    let read_only = File::open(fixture.temporary().1).unwrap();
+    let state = std::mem::replace(&mut Arc::get_mut(&mut delivery.shared).unwrap().state, read_only);
+    delivery.mark_unit(5).unwrap_err();
+    Arc::get_mut(&mut delivery.shared).unwrap().state = state;
+    assert_eq!(marked(&delivery), [4]);
+    // It shares a byte with the next one.
+    write_and_mark(&delivery, &[6]);
+    drop(delivery);
+    assert_eq!(marked(&fixture.open().unwrap()), [4, 6]);
+}
+
+/// Design 10: what was cut off is not believed after a restart of the machine either, whatever a checkpoint had said of it.
+#[test]
+fn what_was_cut_off_is_not_durable() {
+    let fixture = Fixture::new();
+    let delivery = fixture.open().unwrap();
+    write_and_mark(&delivery, &[0, 4, 5, 9]);
+    delivery.checkpoint().unwrap();
+    drop(delivery);
+    let data = File::options().write(true).open(fixture.temporary().0).unwrap();
+    data.set_len(5 * UNIT_BYTES).unwrap();
+    // It has its full length again from here on, all hole.
+    assert_eq!(marked(&fixture.open().unwrap()), [0, 4]);
+    fixture.reboot();
+    assert_eq!(marked(&fixture.open().unwrap()), [0, 4]);
+}
+
 /// Design 10: the checkpoint thread does by itself what `checkpoint` does.
 #[test]
 fn checkpoints_happen_by_themselves() {

@@ -25,6 +25,7 @@ use super::super::near::{interrupted, required, tell_if_of_no_use};
 use super::super::preview::Previewing;
 use super::super::sink::Writing;
 use super::super::sync::{SyncOptions, beside_here, deletes, landing as landing_of};
+use super::super::watching::About;
 use super::super::{
     Counted, Knows, TreeCopied, TreeOptions, changes, show, sync, tree_message, write_options,
 };
@@ -96,7 +97,8 @@ impl Node {
         }
         let search = self.named_search(&options, observer)?;
         let taking = Taking { wish, options: &options, tree, landing, comparing: None, search };
-        self.take_directory(taking, observer, stop)
+        let about = About::ticket("get", path);
+        self.watched(&about, observer, |observer| self.take_directory(taking, observer, stop))
     }
 
     /// Brings the destination to the state of the directory. Owners, devices and fifos of a stranger are not kept, whatever `options` say;
@@ -124,7 +126,11 @@ impl Node {
         let landing = landing_of(&Origin::Anywhere, path, &names, false, above, [])?;
         let comparing = Comparing::start(&tree, &names, &landing, true);
         let taking = Taking { wish, options: &options, tree, landing, comparing, search };
-        self.take_directory(taking, observer, stop)
+        if options.dry_run {
+            return self.take_directory(taking, observer, stop);
+        }
+        let about = About::ticket("sync", path);
+        self.watched(&about, observer, |observer| self.take_directory(taking, observer, stop))
     }
 
     fn take_directory(&self, taking: Taking<'_>, observer: &dyn Observer, stop: &Stop) -> Result<TreeCopied> {

@@ -21,10 +21,10 @@ mod work;
 use std::collections::VecDeque;
 use std::fs::File;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dray_core::limits::{TREE_LOOKED_AT_BYTES_MAX, TREE_PART_BYTES};
-use dray_core::message::Part;
+use dray_core::message::{Message, Part};
 use dray_core::tree::{Finished, Record, decode_chunks};
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::Wanted;
@@ -360,8 +360,10 @@ impl Writing<'_> {
                 let is_asked = delta.finished.is_some();
                 let is_same_size = delta.older.size_bytes == delta.size_bytes && !is_asked && !is_discreet;
                 let (size_bytes, average_bytes) = (delta.size_bytes, delta.average_bytes);
+                let mut is_same_time = false;
                 if is_same_size && let Some(pending) = self.pending.get_mut(&number) {
                     pending.known = Some(hash);
+                    is_same_time = pending.target.size_and_time() == delta.older.size_and_time();
                     if !delta.is_other {
                         pending.target.compared(delta.older.state, delta.older.has_one_name);
                     }
@@ -373,6 +375,9 @@ impl Writing<'_> {
                     }
                     Some(average) if is_same_size => {
                         self.machine.want_cut(number, whole(size_bytes), average, Some(hash));
+                        if is_same_time {
+                            self.machine.last_cut_may_wait();
+                        }
                     }
                     Some(_) => {}
                 }
@@ -394,6 +399,19 @@ impl Writing<'_> {
             (Outcome::Looked(look), Phase::Looking(_)) => self.looked(number, look),
             (Outcome::Proven(hash), Phase::Proving) => self.proven(number, hash),
             _ => Err(Error::new(ErrorKind::Internal, "a difference went on out of turn")),
+        }
+    }
+
+    /// Asks how files are cut. Of a file that has the size and the time of one that is here the answer is awaited by nobody: it is asked about
+    /// together with the next ones, as long as the worker is busy with those.
+    pub(super) fn ask_cuts(&mut self, out: &mut Vec<Message>) {
+        let now = Instant::now();
+        if self.machine.cuts_may_wait() && self.questions.may_wait(now) && self.deltas.is_at_work() {
+            return;
+        }
+        while let Some(pull) = self.machine.pull_cuts() {
+            self.questions.leave(now);
+            out.push(Message::Pull(pull));
         }
     }
 
