@@ -84,6 +84,10 @@ fn slow_disk(numbers: &Numbers, table: &mut Table) {
             let other = cell.entry("dray-no-pressure-push");
             compare(table, cell, "time of dray-cp-push to no-pressure", 0.85, entry, other);
         }
+        if state == "Similar-99, load midway" {
+            let other = cell.entry("dray-no-pressure-push");
+            compare(table, cell, "time of dray-cp-push to no-pressure (R14)", 0.87, entry, other);
+        }
     }
 }
 

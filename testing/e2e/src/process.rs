@@ -271,7 +271,9 @@ impl Running {
                 self.is_reaped = true;
                 panic!("killed after {:?}: {self}", self.started.elapsed());
             }
-            std::thread::sleep(Duration::from_millis(1));
+            // One that takes long is looked at more seldom: many tests wait side by side.
+            let pause = self.started.elapsed() / 100;
+            std::thread::sleep(pause.clamp(Duration::from_millis(1), Duration::from_millis(10)));
         }
         // Still a zombie: its counters can be read for the last time.
         let read_chars = read_chars(self.pid()).unwrap_or_else(|| self.watch.last().read_chars);
@@ -483,7 +485,7 @@ pub struct Usage {
     pub read_chars: u64,
 }
 
-/// Looks at a process every few milliseconds until it is gone.
+/// Looks at a process every 4 ms, and every 20 ms once it has lasted a second, until it is gone.
 #[derive(Debug)]
 pub struct Watch {
     shared: Arc<(Mutex<Usage>, AtomicBool)>,
@@ -495,6 +497,7 @@ impl Watch {
     pub fn start(pid: u32) -> Watch {
         let shared = Arc::new((Mutex::new(Usage::default()), AtomicBool::new(false)));
         let theirs = Arc::clone(&shared);
+        let begun = Instant::now();
         let thread = std::thread::spawn(move || {
             while !theirs.1.load(Ordering::Relaxed) {
                 let Some(read_chars) = read_chars(pid) else { return };
@@ -504,7 +507,9 @@ impl Watch {
                     usage.peak_memory_bytes =
                         usage.peak_memory_bytes.max(peak_memory_bytes(pid).unwrap_or(0));
                 }
-                std::thread::sleep(Duration::from_millis(4));
+                // What is looked at only grows.
+                let pause = begun.elapsed() / 50;
+                std::thread::sleep(pause.clamp(Duration::from_millis(4), Duration::from_millis(20)));
             }
         });
         Watch { shared, thread: Some(thread) }

@@ -393,10 +393,10 @@ fn marks_of_another_boot_are_gone_before_it_is_this_one() {
     let Some(lab) = Lab::of(2).rate_mbit(160).build() else { return };
     let (a, b) = lab.pair();
     let (source, copy, trace) = (a.file("source"), b.directory("there").join("copy"), b.file("trace"));
-    data::write_random(&source, 12 * MIB, 18);
+    data::write_random(&source, 32 * MIB, 18);
     let shared = share(a, &source);
     let running = actions::get(b, &shared.ticket, &copy).start();
-    assert!(await_share(&running, copy.parent().unwrap(), 0.5, 12 * MIB));
+    assert!(await_share(&running, copy.parent().unwrap(), 0.3, 32 * MIB));
     running.signal(Signal::KILL);
     running.wait_until(true, || false);
     let id = b.file("boot_id");
@@ -409,7 +409,7 @@ fn marks_of_another_boot_are_gone_before_it_is_this_one() {
     let before = a.counters();
     get.env("DRAY_DATA_DIR", b.file("data")).time_limit(Duration::from_secs(60)).run().expect(0);
     let sent = (a.counters() - before).sent_bytes;
-    assert!(sent > 12 * MIB, "{sent} bytes: all of it again, as no checkpoint was made");
+    assert!(sent > 32 * MIB, "{sent} bytes: all of it again, as no checkpoint was made");
     assert_delivered(&source, &copy, Some(&shared.hash()));
     let trace = std::fs::read_to_string(&trace).unwrap();
     let of_state = |line: &&str| line.contains(".state>");

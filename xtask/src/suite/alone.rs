@@ -2,7 +2,7 @@
 //! (`dray_lab::Turn`) and is not named here fails, and so does this list if it names what is not there.
 
 /// Package, program, test, and what would not hold beside others.
-pub(super) const ALONE: [(&str, &str, &str, &str); 40] = [
+pub(super) const ALONE: [(&str, &str, &str, &str); 41] = [
     ("dray-lab", "calibration", "a_link_changes_while_packets_run", TIMES),
     ("dray-lab", "calibration", "a_rate_follows_its_trace", TIMES),
     ("dray-lab", "calibration", "a_round_trip_is_twice_the_delay", TIMES),
@@ -53,6 +53,7 @@ pub(super) const ALONE: [(&str, &str, &str, &str); 40] = [
         "a_stopped_command_does_not_hold_up_the_figures",
         "answers within two seconds are counted",
     ),
+    ("dray-e2e", "differences", "a_moved_directory_of_many_files_costs_little", PULSE),
     ("dray-e2e", "explain", "figures_agree_with_the_interface_counters", "figures of seconds are compared"),
     ("dray-e2e", "latency", "first_payload_of_a_copy_within_three_round_trips", ROUND_TRIPS),
     ("dray-e2e", "latency", "first_payload_of_a_get_within_three_round_trips", ROUND_TRIPS),
@@ -79,11 +80,12 @@ const PACE: &str = "bytes are counted that a search found before the network bro
 const TIMES: &str = "times and rates are what the test is about";
 const HOPE: &str = "a search has 30 ms to give hope, and the sender half a second to tell its recipe";
 const ROUND_TRIPS: &str = "times are counted in round trips";
+const PULSE: &str = "bytes are counted, and both ends say five times a second that they live";
 const HEALTHY: &str = "the time of a run with trouble is compared with that of one without";
 
 /// Whether what would not hold beside many others holds beside one, each with a core to itself.
 pub(super) fn bears_another(why: &str) -> bool {
-    [HOPE, ROUND_TRIPS, HEALTHY].contains(&why)
+    [HOPE, ROUND_TRIPS, HEALTHY, PULSE].contains(&why)
 }
 
 /// Whether each one of the list is among `known`: package, program and tests.

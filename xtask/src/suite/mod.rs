@@ -131,6 +131,7 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     let begun = Instant::now();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut ended = Vec::new();
+    let _place = place::Place::make(wish.jobs.unwrap_or(cores));
     for (company, jobs) in
         [(Company::Many, wish.jobs.unwrap_or(cores)), (Company::One, cores.min(2)), (Company::None, 1)]
     {
@@ -138,7 +139,6 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
         ended.extend(pool::run(&some, jobs, &wish.through, company)?);
     }
     unsteady::run_again(&tests.iter().collect::<Vec<_>>(), &mut ended, &wish.through)?;
-    place::clear();
     times::keep(&ended)?;
     report(&mut ended, ignored, begun)
 }

@@ -1,5 +1,6 @@
 //! Runs tests, a number of them side by side, each one as a process of its own.
 
+use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::Write;
 use std::path::Path;
@@ -104,10 +105,18 @@ fn run_one(
     let file = File::create(output).map_err(failed)?;
     let both = file.try_clone().map_err(failed)?;
     let program = &test.program;
+    let directory = place::directory(test);
     let mut command = match through.split_first() {
         Some((first, more)) => {
             let mut command = Command::new(first);
-            command.args(more).arg(&program.path);
+            command.args(more);
+            if let Some(directory) = &directory {
+                // A program that changes the user, as sudo, does not pass it on.
+                let mut words = OsString::from("TMPDIR=");
+                words.push(directory);
+                command.arg("env").arg(words);
+            }
+            command.arg(&program.path);
             command
         }
         None => Command::new(&program.path),
@@ -119,7 +128,7 @@ fn run_one(
     } else {
         command.env_remove(BESIDE);
     }
-    if let Some(directory) = place::directory(test) {
+    if let Some(directory) = directory {
         command.env("TMPDIR", directory);
     }
     let turn = turn::hold(test, company);

@@ -330,6 +330,10 @@ pub(super) fn advised(error: Error, host: Option<&str>, role: CopyRole) -> Error
         {
             error
         }
+        (ErrorKind::NotFound, Some(host)) if matches!(role, CopyRole::Receive) => error.or_advise(format!(
+            "make that directory first (`dray sync` does with --mkpath), or correct the path: it is looked up on {host}, a relative one from the \
+             home directory there"
+        )),
         (ErrorKind::NotFound, Some(host)) => error.or_advise(format!(
             "is the path right? It is looked up on {host}, a relative one from the home directory there"
         )),
@@ -546,6 +550,12 @@ mod tests {
         let chown = "files cannot be given to \"www-data:\": only root may";
         assert_eq!(of(chown, Some("h"), CopyRole::Receive), "log in as root on h, or leave --chown out");
         assert_eq!(of(what, None, CopyRole::Receive), "choose a place here that your user may write to");
+        let missing = |role| {
+            let error = Error::new(ErrorKind::NotFound, "cannot open directory \"x\"");
+            advised(error, Some("h"), role).advice().unwrap_or_default().to_owned()
+        };
+        assert!(missing(CopyRole::Send).contains("is the path right"));
+        assert!(missing(CopyRole::Receive).contains("make that directory first"));
         for role in [CopyRole::Send, CopyRole::Receive] {
             let confined = of("../x leads out of the directory that may be read", Some("h"), role);
             assert!(confined.starts_with("your key is confined"), "{confined}");

@@ -306,10 +306,15 @@ mod tests {
         let (near, far) = pipes();
         let mut near = CompressingChannel::new(near).unwrap();
         let mut far = UnpackingChannel::new(far).unwrap();
-        // Words in an order that a low level finds little in.
-        let words: Vec<u8> = (0..60_000_u32)
-            .flat_map(|at| format!("{:x} ", at.wrapping_mul(2_654_435_761) >> 21).into_bytes())
-            .collect();
+        // Words in an order that a low level finds little in (xorshift, Marsaglia 2003).
+        let mut state = 1_u64;
+        let mut word = |_: u32| {
+            state ^= state << 13;
+            state ^= state >> 7;
+            state ^= state << 17;
+            format!("{:x} ", state % 2048).into_bytes()
+        };
+        let words: Vec<u8> = (0..60_000).flat_map(&mut word).collect();
         let mut send = |near: &mut CompressingChannel| {
             let (before, words) = (far.received_bytes(), &words);
             thread::scope(|scope| {

@@ -147,6 +147,7 @@ impl Desk {
             piece: Piece::default(),
             gathering: Gathering::default(),
             may_wait: true,
+            answers: 0,
         };
         while let Some((owed, file)) = self.next() {
             if answering.answer(&owed, &*file).is_err() {
@@ -177,8 +178,9 @@ struct Answer<'a> {
     frames: Frames,
     piece: Piece,
     gathering: Gathering,
-    /// All that is there says that a file is what the receiver has: nobody waits for that.
+    /// All that is there says that files are what the receiver has, so many: it has others to compare meanwhile.
     may_wait: bool,
+    answers: usize,
 }
 
 impl Answer<'_> {
@@ -189,12 +191,14 @@ impl Answer<'_> {
         (inner.is_answering, inner.worked_at) = (false, None);
         let is_last = inner.jobs.is_empty();
         drop(inner);
+        self.answers += 1;
         if is_last { self.flush() } else { self.flush_if_due() }
     }
 
     /// Hands over what there is, unless it may wait for more.
     fn flush_if_due(&mut self) -> Result<()> {
-        if self.may_wait && self.gathering.may_wait(Instant::now()) { Ok(()) } else { self.flush() }
+        let waits = self.may_wait && self.gathering.until(self.answers, Instant::now()).is_some();
+        if waits { Ok(()) } else { self.flush() }
     }
 
     /// Hands over what there is, once there is room for it.
@@ -215,7 +219,7 @@ impl Answer<'_> {
             self.gathering.leave(Instant::now());
         }
         drop(inner);
-        self.may_wait = true;
+        (self.may_wait, self.answers) = (true, 0);
         self.desk.wake.signal();
         Ok(())
     }
@@ -315,6 +319,69 @@ mod tests {
                 Owed { request, number: 1, known: None, part, cut: Some(4096), is_last, ..Owed::default() };
             (owed, Arc::new(Long) as Arc<dyn TreeFile>)
         })
+    }
+
+    /// A file that is what the receiver has, or another.
+    struct Brief {
+        is_same: bool,
+    }
+
+    impl TreeFile for Brief {
+        fn send(
+            &self,
+            _: Option<[u8; 32]>,
+            _: Option<Part>,
+            _: &mut dyn RecordSink,
+        ) -> std::result::Result<(), SendError> {
+            Err(SendError::File(Error::new(ErrorKind::Internal, "a cut was asked for")))
+        }
+
+        fn cut(&self, _: &Owed, sink: &mut dyn RecordSink) -> std::result::Result<(), SendError> {
+            let finished = Finished { hash: [0; 32], size_bytes: 1, mtime_s: 0, mtime_ns: 0 };
+            sink.work()?;
+            if self.is_same {
+                return sink.record(&Record::Same(finished));
+            }
+            sink.record(&Record::Chunks(&encode_chunks(&[ChunkHint { len: 1, hash: [7; 16] }; 100])))?;
+            sink.record(&Record::Done(finished))
+        }
+    }
+
+    /// P5: that files are the same leaves together, and with whatever else there is; not behind the last, nor later than it should.
+    #[test]
+    fn what_is_the_same_is_told_together() {
+        let desk = new_desk();
+        desk.push(jobs(1, 1)).unwrap();
+        let mut answering = Answer {
+            desk: &desk,
+            frames: Frames::default(),
+            piece: Piece::default(),
+            gathering: Gathering::default(),
+            may_wait: true,
+            answers: 0,
+        };
+        let answer = |answering: &mut Answer<'_>, request, is_same| {
+            let owed = Owed { request, number: 1, is_last: true, cut: Some(4096), ..Owed::default() };
+            answering.answer(&owed, &Brief { is_same }).unwrap();
+            desk.take().len()
+        };
+        let one = answer(&mut answering, 2, true);
+        assert!(one > 0, "the first does not wait");
+        // As if there had been answers for long, the last of them just now.
+        let long_ago = Instant::now().checked_sub(Duration::from_secs(60)).unwrap();
+        answering.gathering = Gathering::default();
+        answering.gathering.until(0, long_ago);
+        answering.gathering.leave(Instant::now());
+        assert_eq!([3, 4].map(|request| answer(&mut answering, request, true)), [0, 0]);
+        assert!(answer(&mut answering, 5, false) > 3 * one, "chunks are waited for");
+        answering.gathering.leave(Instant::now());
+        assert_eq!(answer(&mut answering, 6, true), 0);
+        // While the next file is cut it is time for this one.
+        answering.gathering.leave(long_ago);
+        assert_eq!(answer(&mut answering, 7, true), one);
+        answering.gathering.leave(Instant::now());
+        desk.lock().jobs.clear();
+        assert_eq!(answer(&mut answering, 8, true), 2 * one, "nothing comes after it");
     }
 
     /// Design 17: no receiver makes the sender remember more cuts than may be under way.

@@ -1,14 +1,17 @@
 //! When what nobody waits for leaves: with what comes soon after, as each message costs a hundred bytes and more of ssh's and TCP's heads.
 
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use super::TOLD_INTERVAL;
 
 /// Of the time since the first one, what is ready may wait for so much.
 const PART: u32 = 8;
 
-/// Messages that may wait for each other: for 200 ms at most, which is how often something is said anyway, and never for more than an eighth of the
-/// time since there was a first one, which therefore does not wait at all.
+/// So many leave at once: more would save little, and whoever is asked would wait for work.
+const TOGETHER: usize = 16;
+
+/// Messages that may wait for each other: 16 of them, for an eighth of the time since there was a first one, which therefore does not wait at all, and for
+/// 200 ms at most, which is how often something is said anyway. Whoever makes them looks at the clock.
 #[derive(Debug, Default)]
 pub struct Gathering {
     begun: Option<Instant>,
@@ -16,17 +19,12 @@ pub struct Gathering {
 }
 
 impl Gathering {
-    /// Whether what is ready at `now` may wait for more. To be asked for the first, too.
-    pub fn may_wait(&mut self, now: Instant) -> bool {
+    /// Until when `ready` messages may wait for more at `now`; `None` if they are to leave. To be asked for the first, too.
+    pub fn until(&mut self, ready: usize, now: Instant) -> Option<Instant> {
         let begun = *self.begun.get_or_insert(now);
-        let since = |then: Instant| now.saturating_duration_since(then);
-        since(self.left.unwrap_or(begun)) < self.patience(now)
-    }
-
-    /// How long at most, at `now`.
-    fn patience(&self, now: Instant) -> Duration {
-        let begun = self.begun.unwrap_or(now);
-        (now.saturating_duration_since(begun) / PART).min(TOLD_INTERVAL)
+        let patience = (now.saturating_duration_since(begun) / PART).min(TOLD_INTERVAL);
+        let until = self.left.unwrap_or(begun) + patience;
+        (ready < TOGETHER && now < until).then_some(until)
     }
 
     /// What was ready at `now` leaves.
@@ -37,24 +35,41 @@ impl Gathering {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
-    /// P5: what is ready every 10 ms leaves ever more rarely, and after two seconds five times a second; the first at once.
-    #[test]
-    fn what_may_wait_leaves_together() {
+    /// What leaves when, in ms, of what is ready every so many microseconds.
+    fn left(every_us: u64, for_ms: u64) -> Vec<u64> {
         let begun = Instant::now();
-        let mut gathering = Gathering::default();
-        let mut left = Vec::new();
-        for at_ms in (0..4000).step_by(10) {
-            let now = begun + Duration::from_millis(at_ms);
-            if !gathering.may_wait(now) {
+        let (mut gathering, mut left, mut ready) = (Gathering::default(), Vec::new(), 0);
+        for at_us in (0..for_ms * 1000).step_by(every_us as usize) {
+            let now = begun + Duration::from_micros(at_us);
+            ready += 1;
+            if gathering.until(ready, now).is_none() {
                 gathering.leave(now);
-                left.push(at_ms);
+                left.push(at_us / 1000);
+                ready = 0;
             }
         }
-        assert_eq!(left[..4], [0, 10, 20, 30]);
+        left
+    }
+
+    /// P5: what is ready every 20 ms leaves ever more rarely, and after two seconds five times a second; the first at once.
+    #[test]
+    fn what_may_wait_leaves_together() {
+        let left = left(20_000, 4000);
+        assert_eq!(left[..4], [0, 20, 40, 60]);
         let by = |at_ms: u64| left.iter().filter(|left| **left < at_ms).count();
-        assert!(by(2000) < 50 && by(4000) - by(2000) == 10, "{left:?}");
-        assert!(left.windows(2).all(|pair| pair[1] - pair[0] <= (pair[1] / 8 + 10).min(200)), "{left:?}");
+        assert!(by(2000) < 45 && by(4000) - by(2000) == 10, "{left:?}");
+        assert!(left.windows(2).all(|pair| pair[1] - pair[0] <= (pair[1] / 8 + 20).min(200)), "{left:?}");
+    }
+
+    /// Who is asked about many small files gets work soon: 16 of them at a time.
+    #[test]
+    fn few_leave_at_a_time() {
+        let left = left(100, 1000);
+        let later: Vec<u64> = left.windows(2).map(|pair| pair[1] - pair[0]).skip(100).collect();
+        assert!(!later.is_empty() && later.iter().all(|gap| *gap <= 2), "{left:?}");
     }
 }

@@ -78,7 +78,7 @@ struct CutWish {
     number: u64,
     asked: Asked,
     known: Option<[u8; 32]>,
-    /// Nothing is done with the answer but to note it.
+    /// It may wait for others.
     may_wait: bool,
 }
 
@@ -373,9 +373,10 @@ impl TreeReceiver {
         }
     }
 
-    /// True if there are questions how files are cut, and each may wait for others.
-    pub fn cuts_may_wait(&self) -> bool {
-        !self.cut_wishes.is_empty() && self.cut_wishes.iter().all(|wish| wish.may_wait)
+    /// How many questions how files are cut are to be asked, if there are any and each may wait for others.
+    pub fn cuts_that_may_wait(&self) -> Option<usize> {
+        let may_wait = !self.cut_wishes.is_empty() && self.cut_wishes.iter().all(|wish| wish.may_wait);
+        may_wait.then_some(self.cut_wishes.len())
     }
 
     /// A part of entry `number` came: if it had no bytes, being all hole, the next one is asked for twice as large, so that a file that is

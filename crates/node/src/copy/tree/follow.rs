@@ -92,7 +92,7 @@ impl Node {
             let telling = Deletions { observer, deleted: AtomicU64::new(0) };
             let outcome = grounds
                 .check(&roots, changes.unmounted(), deletes)
-                .and_then(|()| self.copy_trees(&request, &telling, stop));
+                .and_then(|()| self.copy_any(&request, &telling, stop));
             let deleted = telling.deleted.into_inner();
             if let Some(sync) = &mut request.options.sync {
                 sync.max_delete = sync.max_delete.map(|max| max.saturating_sub(deleted));

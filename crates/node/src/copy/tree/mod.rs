@@ -465,6 +465,7 @@ impl Node {
         self.watched(&About::request(request), observer, |observer| self.copy_any(request, observer, stop))
     }
 
+    /// The same, of which nothing is told to others.
     fn copy_any(&self, request: &TreeRequest, observer: &dyn Observer, stop: &Stop) -> Result<TreeCopied> {
         if request.sources.len() > 1 {
             return self.copy_many(request, observer, stop);

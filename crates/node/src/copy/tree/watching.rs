@@ -1,11 +1,12 @@
-//! What whoever runs `dray explain` is told of a copy of trees, from the end where its command was given.
+//! What whoever runs `dray explain` is told of a copy of trees, from the end where its command was given. What that leaves in the data directory
+//! must be no entry of the trees themselves: such a copy is not told.
 
 use std::ffi::OsStr;
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use dray_core::Result;
+use dray_core::{Error, ErrorKind, Result};
 
 use super::{TreeCopied, TreeRequest};
 use crate::copy::Location;
@@ -19,6 +20,8 @@ pub(super) struct About<'a> {
     what: String,
     peer: Option<&'a OsStr>,
     to: &'a Path,
+    /// What it reads and writes here.
+    here: Vec<&'a Path>,
 }
 
 impl<'a> About<'a> {
@@ -34,13 +37,21 @@ impl<'a> About<'a> {
         };
         let role = if to_host.is_some() { Role::Sending } else { Role::Receiving };
         let what = format!("{}{more}", from.display());
-        About { command, role, what, peer: to_host.or(from_host), to }
+        let here = request.sources.iter().chain([&request.destination]).map(parts);
+        let here = here.filter_map(|(host, path)| host.is_none().then_some(path)).collect();
+        About { command, role, what, peer: to_host.or(from_host), to, here }
     }
 
     /// One of a directory that is shared by a ticket.
     pub(super) fn ticket(command: &'a str, to: &'a Path) -> About<'a> {
         let what = "the directory of a ticket".to_owned();
-        About { command, role: Role::Receiving, what, peer: None, to }
+        About { command, role: Role::Receiving, what, peer: None, to, here: vec![to] }
+    }
+
+    /// Whether `directory` lies in what is read or written here.
+    fn has(&self, directory: &Path) -> bool {
+        let Ok(directory) = directory.canonicalize() else { return false };
+        self.here.iter().any(|path| path.canonicalize().is_ok_and(|path| directory.starts_with(path)))
     }
 }
 
@@ -76,6 +87,9 @@ impl Node {
         observer: &dyn Observer,
         copy: impl FnOnce(&dyn Observer) -> Result<TreeCopied>,
     ) -> Result<TreeCopied> {
+        if about.has(&self.config.paths.data_dir) {
+            return copy(observer);
+        }
         let watch = Watch::new(&self.config.paths, about.command);
         let done_bytes = Arc::new(AtomicU64::new(0));
         let done = done_bytes.clone();
@@ -91,10 +105,48 @@ impl Node {
         }
         let watching = Watching { observer, watch: &watch, done_bytes };
         let result = copy(&watching);
-        if let Ok(copied) = &result {
-            watching.done_bytes.store(copied.bytes, Ordering::Relaxed);
+        match &result {
+            Ok(copied) => {
+                watching.done_bytes.store(copied.bytes, Ordering::Relaxed);
+                let failed = || Error::new(ErrorKind::Partial, entries_failed(copied.failed));
+                watch.end(&if copied.failed > 0 { Err(failed()) } else { Ok(()) });
+            }
+            // Nothing was begun.
+            Err(error) if error.kind() == ErrorKind::Usage => {}
+            Err(_) => watch.end(&result),
         }
-        watch.end(&result);
         result
+    }
+}
+
+fn entries_failed(count: u64) -> String {
+    if count == 1 { "1 entry failed".to_owned() } else { format!("{count} entries failed") }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::super::TreeOptions;
+    use super::*;
+
+    /// Y2: what is told of a copy changes nothing of what is copied: a sync of a home would find something new each time.
+    #[test]
+    fn what_holds_the_data_directory_is_not_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let home = dir.path().join("home");
+        let data = home.join(".local/share/dray");
+        fs::create_dir_all(&data).unwrap();
+        fs::create_dir(dir.path().join("other")).unwrap();
+        std::os::unix::fs::symlink("home", dir.path().join("link")).unwrap();
+        let local = |name: &str| Location::Local(dir.path().join(name));
+        let far = || Location::Remote { host: "h".into(), path: home.clone() };
+        let has = |sources: Vec<Location>, destination: Location| {
+            let request = TreeRequest { sources, destination, options: TreeOptions::default() };
+            About::request(&request).has(&data)
+        };
+        assert!(has(vec![local("other"), local("home")], far()));
+        assert!(has(vec![local("link/.local")], far()) && has(vec![far()], local("home")));
+        assert!(!has(vec![local("other")], far()) && !has(vec![far()], local("other")));
     }
 }

@@ -402,11 +402,14 @@ impl Writing<'_> {
         }
     }
 
-    /// Asks how files are cut. Of a file that has the size and the time of one that is here the answer is awaited by nobody: it is asked about
-    /// together with the next ones, as long as the worker is busy with those.
+    /// Asks how files are cut. One that has the size and the time of one that is here is likely to be the same: it is asked about together with
+    /// the next ones, as long as the worker is busy with those. It wakes the sink when they have waited for long enough.
     pub(super) fn ask_cuts(&mut self, out: &mut Vec<Message>) {
         let now = Instant::now();
-        if self.machine.cuts_may_wait() && self.questions.may_wait(now) && self.deltas.is_at_work() {
+        if let Some(ready) = self.machine.cuts_that_may_wait()
+            && let Some(until) = self.questions.until(ready, now)
+            && self.deltas.wakes_at(until)
+        {
             return;
         }
         while let Some(pull) = self.machine.pull_cuts() {

@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use dray_core::limits::{
     CHUNK_AVERAGE_BYTES_MAX, TREE_CUT_BYTES_MAX, TREE_DELTAS_BYTES_MAX, TREE_DELTAS_MAX,
@@ -304,6 +304,11 @@ impl Deltas {
     /// Something is being cut, copied, hashed or looked for here.
     pub(in crate::copy::tree::sink) fn is_at_work(&self) -> bool {
         self.worker.as_ref().is_some_and(Worker::is_busy)
+    }
+
+    /// Whether the worker has something to cut, and wakes the sink at `until` or before.
+    pub(in crate::copy::tree::sink) fn wakes_at(&self, until: Instant) -> bool {
+        self.worker.as_ref().is_some_and(|worker| worker.wakes_at(until))
     }
 
     /// The worker has done what it had to do for it; true if somebody waits for that.

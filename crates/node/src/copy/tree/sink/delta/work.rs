@@ -87,6 +87,10 @@ struct Done {
     is_broken: bool,
     /// When a job was begun, or came on, last.
     stepped: Option<Instant>,
+    /// Jobs of the thread among them.
+    jobs: usize,
+    /// When the sink wants to be woken while the thread has a job.
+    wake_at: Option<Instant>,
 }
 
 impl Done {
@@ -113,12 +117,32 @@ struct Guard {
 
 impl Guard {
     fn done(&self, number: u64, outcome: Result<Outcome>) {
+        self.ended(number, outcome, 0);
+    }
+
+    /// One that was a job of the thread, or none.
+    fn ended(&self, number: u64, outcome: Result<Outcome>, jobs: usize) {
         let mut done = lock(&self.done);
         done.outcomes.push((number, outcome));
+        done.jobs = done.jobs.saturating_sub(jobs);
         done.under_way = done.under_way.saturating_sub(1);
         done.stepped = Some(Instant::now());
         drop(done);
         self.wake.wake();
+    }
+}
+
+impl Guard {
+    /// A job came on.
+    fn step(&self, now: Instant) {
+        let mut done = lock(&self.done);
+        done.stepped = Some(now);
+        let is_due = done.wake_at.is_some_and(|at| at <= now);
+        if is_due {
+            done.wake_at = None;
+            drop(done);
+            self.wake.wake();
+        }
     }
 }
 
@@ -191,9 +215,9 @@ impl Worker {
         // It ends with the sink, which drops the other end.
         thread::spawn(move || {
             for Job { number, task, is_void } in todo {
-                let step = || lock(&guard.done).stepped = Some(Instant::now());
+                let step = || guard.step(Instant::now());
                 let outcome = run(task, &[&stop, &is_void], &step);
-                guard.done(number, outcome);
+                guard.ended(number, outcome, 1);
             }
         });
         Worker { jobs, done }
@@ -206,8 +230,19 @@ impl Worker {
         done.under_way > 0 && done.stepped.is_some_and(|stepped| stepped.elapsed() < DISK_PATIENCE)
     }
 
+    /// Whether the thread has a job: then it wakes the sink at `until`, or when it has done that job.
+    pub(super) fn wakes_at(&self, until: Instant) -> bool {
+        let mut done = lock(&self.done);
+        let has_job = done.jobs > 0;
+        done.wake_at = has_job.then_some(until);
+        has_job
+    }
+
     pub(super) fn push(&self, job: Job) {
-        lock(&self.done).begin();
+        let mut done = lock(&self.done);
+        done.begin();
+        done.jobs += 1;
+        drop(done);
         if self.jobs.send(job).is_err() {
             lock(&self.done).is_broken = true;
         }
@@ -593,6 +628,29 @@ mod tests {
             assert_eq!(worker.is_busy(), left > 0);
         }
         assert_eq!(worker.outcomes().unwrap().len(), 2);
+    }
+
+    /// P5: what waits for what the thread has to do is told when it has waited for long enough, or when that is done.
+    #[test]
+    fn who_waits_for_a_task_is_woken() {
+        let done = Arc::<Mutex<Done>>::default();
+        let guard = Guard { done: done.clone(), wake: Arc::default() };
+        let (jobs, _todo) = mpsc::channel();
+        let worker = Worker { jobs, done: done.clone() };
+        let (now, until) = (Instant::now(), Instant::now() + Duration::from_secs(1));
+        // A search is none.
+        lock(&done).begin();
+        assert!(!worker.wakes_at(until));
+        let task = Task::Prove { newer: Arc::new(tempfile::tempfile().unwrap()), size_bytes: 1 };
+        worker.push(Job { number: 1, task, is_void: Arc::default() });
+        assert!(worker.wakes_at(until));
+        guard.step(now);
+        assert_eq!(lock(&done).wake_at, Some(until));
+        guard.step(until);
+        assert_eq!(lock(&done).wake_at, None, "woken once");
+        assert!(worker.wakes_at(until));
+        guard.ended(1, Ok(Outcome::Proven([0; 32])), 1);
+        assert!(!worker.wakes_at(until) && worker.is_busy());
     }
 
     /// `--timeout`: a task that hangs in a disk is no work, and what is given to its thread meanwhile does not make it one; when it comes on it
