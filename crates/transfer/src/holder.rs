@@ -29,6 +29,8 @@ pub use recipes::{RecipeCache, RecipeMaker, RecipeState, RecipeWish};
 
 /// Bytes read from the object and sent at a time; small enough to stay in the cache between the two.
 const CHUNK_BYTES: u64 = 256 * 1024;
+/// The same of what is hashed, too: it is passed over three times then, and stays in the cache of one processor.
+const HASHED_CHUNK_BYTES: u64 = 64 * 1024;
 /// Bytes of control frames that may wait to be sent.
 const CONTROL_WAITING_MAX: usize = 256 * 1024;
 const IDLE: Duration = Duration::from_secs(1);
@@ -517,7 +519,8 @@ impl Server<'_> {
                 return Ok(stop);
             }
         }
-        let stop = whole_groups_end.min(position + CHUNK_BYTES);
+        let step = if hashing { HASHED_CHUNK_BYTES } else { CHUNK_BYTES };
+        let stop = whole_groups_end.min(position + step);
         let len = (stop - position) as usize;
         let mut chunk = std::mem::take(&mut self.chunk);
         let result =
