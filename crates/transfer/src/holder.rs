@@ -27,10 +27,9 @@ pub use held::{ClearGrantor, Held, Outbox, Provider, StoredHeld};
 pub(crate) use recipes::recipe_bytes;
 pub use recipes::{RecipeCache, RecipeMaker, RecipeState, RecipeWish};
 
-/// Bytes read from the object and sent at a time; small enough to stay in the cache between the two.
-const CHUNK_BYTES: u64 = 256 * 1024;
-/// The same of what is hashed, too: it is passed over three times then, and stays in the cache of one processor.
-const HASHED_CHUNK_BYTES: u64 = 64 * 1024;
+/// Bytes read from the object and sent at a time: so few that they stay in the cache of one processor while they are read, hashed, encrypted and
+/// handed on. With four times as many a copy over ssh took a sixth longer.
+const CHUNK_BYTES: u64 = 64 * 1024;
 /// Bytes of control frames that may wait to be sent.
 const CONTROL_WAITING_MAX: usize = 256 * 1024;
 const IDLE: Duration = Duration::from_secs(1);
@@ -519,8 +518,7 @@ impl Server<'_> {
                 return Ok(stop);
             }
         }
-        let step = if hashing { HASHED_CHUNK_BYTES } else { CHUNK_BYTES };
-        let stop = whole_groups_end.min(position + step);
+        let stop = whole_groups_end.min(position + CHUNK_BYTES);
         let len = (stop - position) as usize;
         let mut chunk = std::mem::take(&mut self.chunk);
         let result =
