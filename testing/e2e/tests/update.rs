@@ -113,7 +113,7 @@ fn write_edited(base: &Path, edited: &Path, edit: Edit) {
 #[test]
 fn an_update_costs_what_changed() {
     // Over a network without a limit what is read late, as on a machine that is busy with other tests, comes over the network instead (ADR 8).
-    let Some(lab) = Lab::of(2).rate_mbit(800).build() else { return };
+    let Some(lab) = Lab::of(2).rate_mbit(400).build() else { return };
     let size = gate::sized(256 * MIB, 2 * GIB);
     let base = lab.dir().join("base");
     data::write_random(&base, size, 301);

@@ -2,7 +2,7 @@
 //! (`dray_lab::Turn`) and is not named here fails, and so does this list if it names what is not there.
 
 /// Package, program, test, and what would not hold beside others.
-pub(super) const ALONE: [(&str, &str, &str, &str); 41] = [
+pub(super) const ALONE: [(&str, &str, &str, &str); 42] = [
     ("dray-lab", "calibration", "a_link_changes_while_packets_run", TIMES),
     ("dray-lab", "calibration", "a_rate_follows_its_trace", TIMES),
     ("dray-lab", "calibration", "a_round_trip_is_twice_the_delay", TIMES),
@@ -74,6 +74,7 @@ pub(super) const ALONE: [(&str, &str, &str, &str); 41] = [
     ("dray-e2e", "senders", "three_senders_two_of_them_liars", HEALTHY),
     ("dray-e2e", "senders", "two_senders_one_of_them_bad", HEALTHY),
     ("dray-e2e", "sources", "three_holders_one_frozen_one_killed", HEALTHY),
+    ("dray-e2e", "update", "an_update_costs_what_changed", LATE),
 ];
 
 const PACE: &str = "bytes are counted that a search found before the network brought them";
@@ -81,11 +82,12 @@ const TIMES: &str = "times and rates are what the test is about";
 const HOPE: &str = "a search has 30 ms to give hope, and the sender half a second to tell its recipe";
 const ROUND_TRIPS: &str = "times are counted in round trips";
 const PULSE: &str = "bytes are counted, and both ends say five times a second that they live";
+const LATE: &str = "bytes are counted, and what is read late is fetched instead";
 const HEALTHY: &str = "the time of a run with trouble is compared with that of one without";
 
 /// Whether what would not hold beside many others holds beside one, each with a core to itself.
 pub(super) fn bears_another(why: &str) -> bool {
-    [HOPE, ROUND_TRIPS, HEALTHY, PULSE].contains(&why)
+    [HOPE, ROUND_TRIPS, HEALTHY, PULSE, LATE].contains(&why)
 }
 
 /// Whether each one of the list is among `known`: package, program and tests.

@@ -2,7 +2,7 @@
 //! must be no entry of the trees themselves: such a copy is not told.
 
 use std::ffi::OsStr;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -48,10 +48,11 @@ impl<'a> About<'a> {
         About { command, role: Role::Receiving, what, peer: None, to, here: vec![to] }
     }
 
-    /// Whether `directory` lies in what is read or written here.
+    /// Whether `directory` lies in what is read or written here, or has it.
     fn has(&self, directory: &Path) -> bool {
         let Ok(directory) = directory.canonicalize() else { return false };
-        self.here.iter().any(|path| path.canonicalize().is_ok_and(|path| directory.starts_with(path)))
+        let meets = |path: PathBuf| directory.starts_with(&path) || path.starts_with(&directory);
+        self.here.iter().any(|path| path.canonicalize().is_ok_and(meets))
     }
 }
 
@@ -147,6 +148,8 @@ mod tests {
         };
         assert!(has(vec![local("other"), local("home")], far()));
         assert!(has(vec![local("link/.local")], far()) && has(vec![far()], local("home")));
+        fs::create_dir(data.join("ended")).unwrap();
+        assert!(has(vec![local("home/.local/share/dray/ended")], far()));
         assert!(!has(vec![local("other")], far()) && !has(vec![far()], local("other")));
     }
 }
