@@ -1,5 +1,5 @@
-//! What whoever runs `dray explain` is told of a copy of trees, from the end where its command was given. What that leaves in the data directory
-//! must be no entry of the trees themselves: such a copy is not told.
+//! What whoever runs `dray explain` is told of a copy of trees, from the end where its command was given. What that leaves in the data directory,
+//! or makes among sockets, must be no entry of the trees themselves: such a copy is not told.
 
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
@@ -88,7 +88,9 @@ impl Node {
         observer: &dyn Observer,
         copy: impl FnOnce(&dyn Observer) -> Result<TreeCopied>,
     ) -> Result<TreeCopied> {
-        if about.has(&self.config.paths.data_dir) {
+        let paths = &self.config.paths;
+        if about.has(&paths.data_dir) || paths.runtime_dir.as_ref().is_some_and(|sockets| about.has(sockets))
+        {
             return copy(observer);
         }
         let watch = Watch::new(&self.config.paths, about.command);
