@@ -131,14 +131,14 @@ pub(crate) fn run(arguments: &[String]) -> Result<ExitCode, String> {
     let begun = Instant::now();
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut ended = Vec::new();
-    let _place = place::Place::make(wish.jobs.unwrap_or(cores));
+    let place = place::Place::make(wish.jobs.unwrap_or(cores));
     for (company, jobs) in
         [(Company::Many, wish.jobs.unwrap_or(cores)), (Company::One, cores.min(2)), (Company::None, 1)]
     {
         let some: Vec<Test> = tests.iter().filter(|test| test.company() == company).cloned().collect();
-        ended.extend(pool::run(&some, jobs, &wish.through, company)?);
+        ended.extend(pool::run(&some, jobs, &wish.through, company, &place)?);
     }
-    unsteady::run_again(&tests.iter().collect::<Vec<_>>(), &mut ended, &wish.through)?;
+    unsteady::run_again(&tests.iter().collect::<Vec<_>>(), &mut ended, &wish.through, &place)?;
     times::keep(&ended)?;
     report(&mut ended, ignored, begun)
 }

@@ -5,7 +5,6 @@ use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{Mutex, PoisonError};
 
 use rustix::fs::{StatVfsMountFlags, statvfs};
 
@@ -35,70 +34,62 @@ const INDEX: &str = "an index takes in nothing that lies in memory";
 const DISK: &str =
     "some of each kind of transfer: memory reserves no room, writes nothing back and is synced at once";
 
-/// The directory of a run in memory, which goes with it.
+/// The directory of a run in memory, which goes with it, and its lock; `None` where there is none.
 #[derive(Debug)]
-pub(super) struct Place {
-    directory: Option<PathBuf>,
-    _lock: Option<File>,
-}
-
-/// The place of this run, for all that run tests.
-static PLACE: Mutex<Option<PathBuf>> = Mutex::new(None);
+pub(super) struct Place(Option<(PathBuf, File)>);
 
 impl Place {
     /// For `jobs` tests at a time; nowhere in memory if there is no room, or somebody said where else.
     pub(super) fn make(jobs: usize) -> Place {
-        let is_elsewhere = std::env::var_os("TMPDIR").is_some();
-        // What those enlarge fills any memory.
-        let is_full = std::env::var_os("DRAY_E2E_FULL").is_some();
-        let place = match is_elsewhere || is_full {
-            true => Place { directory: None, _lock: None },
-            false => Place::below(Path::new(MEMORY), ROOM_BYTES + jobs as u64 * TEST_BYTES),
-        };
-        *PLACE.lock().unwrap_or_else(PoisonError::into_inner) = place.directory.clone();
-        place
+        // What `DRAY_E2E_FULL` enlarges fills any memory.
+        let is_elsewhere =
+            ["TMPDIR", "DRAY_E2E_FULL"].into_iter().any(|name| std::env::var_os(name).is_some());
+        let below = || Place::below(Path::new(MEMORY), ROOM_BYTES + jobs as u64 * TEST_BYTES);
+        if is_elsewhere { Place(None) } else { below() }
+    }
+
+    /// Nowhere in memory.
+    #[cfg(test)]
+    pub(super) fn none() -> Place {
+        Place(None)
     }
 
     /// A new one below `memory`, once what killed runs left is gone, if that has `room_bytes`.
     fn below(memory: &Path, room_bytes: u64) -> Place {
-        let made = remove_left(memory).and_then(|()| {
-            if room(memory)? < room_bytes {
-                return None;
-            }
-            let directory = memory.join(format!("{PREFIX}{}", std::process::id()));
-            if directory.exists() {
-                return None;
-            }
-            // It has its name once it is held: another run may tidy up.
-            let unnamed = memory.join(format!("new-{PREFIX}{}", std::process::id()));
-            fs::create_dir(&unnamed).ok()?;
-            // As /tmp: hosts have users of their own.
-            fs::set_permissions(&unnamed, fs::Permissions::from_mode(0o1777)).ok()?;
-            let lock = File::create(unnamed.join(LOCK)).ok()?;
-            lock.lock().ok()?;
-            fs::rename(&unnamed, &directory).ok()?;
-            Some((directory, lock))
-        });
-        let (directory, lock) = made.unzip();
-        Place { directory, _lock: lock }
+        remove_left(memory);
+        Place(room(memory).filter(|room| *room >= room_bytes).and_then(|_| new_directory(memory)))
+    }
+
+    /// Where `test` is to keep its files; `None` if that is where it would anyway.
+    pub(super) fn of(&self, test: &Test) -> Option<&Path> {
+        let (directory, _) = self.0.as_ref()?;
+        goes_to_memory(&test.program.package, &test.program.name).then_some(directory)
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        *PLACE.lock().unwrap_or_else(PoisonError::into_inner) = None;
-        if let Some(directory) = &self.directory {
+        if let Some((directory, _)) = &self.0 {
             remove(directory);
         }
     }
 }
 
-/// Where `test` is to keep its files; `None` if that is where it would anyway.
-pub(super) fn directory(test: &Test) -> Option<PathBuf> {
-    if !goes_to_memory(&test.program.package, &test.program.name) {
+/// A directory of this process, and its lock.
+fn new_directory(memory: &Path) -> Option<(PathBuf, File)> {
+    let directory = memory.join(format!("{PREFIX}{}", std::process::id()));
+    if directory.exists() {
         return None;
     }
-    PLACE.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    // It has its name once it is held: another run may tidy up.
+    let unnamed = memory.join(format!("new-{PREFIX}{}", std::process::id()));
+    fs::create_dir(&unnamed).ok()?;
+    // As /tmp: hosts have users of their own.
+    fs::set_permissions(&unnamed, fs::Permissions::from_mode(0o1777)).ok()?;
+    let lock = File::create(unnamed.join(LOCK)).ok()?;
+    lock.lock().ok()?;
+    fs::rename(&unnamed, &directory).ok()?;
+    Some((directory, lock))
 }
 
 fn goes_to_memory(package: &str, program: &str) -> bool {
@@ -106,8 +97,8 @@ fn goes_to_memory(package: &str, program: &str) -> bool {
 }
 
 /// Removes the directories of runs that are over.
-fn remove_left(memory: &Path) -> Option<()> {
-    for entry in fs::read_dir(memory).ok()?.flatten() {
+fn remove_left(memory: &Path) {
+    for entry in fs::read_dir(memory).into_iter().flatten().flatten() {
         let is_ours = entry.file_name().to_str().is_some_and(|name| name.starts_with(PREFIX));
         let is_held = || {
             let lock = File::open(entry.path().join(LOCK));
@@ -117,7 +108,6 @@ fn remove_left(memory: &Path) -> Option<()> {
             remove(&entry.path());
         }
     }
-    Some(())
 }
 
 /// Removes a directory, and what a killed test has mounted in it.
@@ -183,16 +173,16 @@ mod tests {
             names.sort();
             names
         };
-        assert!(Place::below(path, u64::MAX).directory.is_none());
+        assert!(Place::below(path, u64::MAX).0.is_none());
         let left = [format!("{PREFIX}2"), "other".to_owned()];
         assert_eq!(names(), left);
         if room(path).is_some() {
             let place = Place::below(path, 1);
-            assert!(place.directory.as_ref().unwrap().is_dir() && names().len() == 3);
-            assert!(Place::below(path, 1).directory.is_none(), "it is there, and held");
+            assert!(place.0.as_ref().unwrap().0.is_dir() && names().len() == 3);
+            assert!(Place::below(path, 1).0.is_none(), "it is there, and held");
             drop(place);
             assert_eq!(names(), left);
         }
-        assert!(Place::below(&path.join("none"), 1).directory.is_none());
+        assert!(Place::below(&path.join("none"), 1).0.is_none());
     }
 }

@@ -9,7 +9,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use super::{Test, place, turn};
+use super::place::Place;
+use super::{Test, turn};
 use crate::{group, say, target_folder};
 
 /// Set for tests that run beside others; `dray_lab::Turn` refuses to be taken alone then.
@@ -59,6 +60,7 @@ pub(super) fn run(
     jobs: usize,
     through: &[String],
     company: Company,
+    place: &Place,
 ) -> Result<Vec<Ended>, String> {
     let outputs = target_folder().join("tests");
     fs::create_dir_all(&outputs).map_err(|error| format!("create {}: {error}", outputs.display()))?;
@@ -70,7 +72,7 @@ pub(super) fn run(
         while let Some(test) = tests.get(next.fetch_add(1, Ordering::Relaxed)) {
             // Another run may use the same target folder.
             let output = outputs.join(format!("{}-{job}.out", std::process::id()));
-            let one = run_one(test, through, company, &output, limit)?;
+            let one = run_one(test, through, company, place, &output, limit)?;
             let word = match (one.is_ok, one.skips.is_empty()) {
                 (false, _) => "FAILED",
                 (true, false) => "SKIP  ",
@@ -98,6 +100,7 @@ fn run_one(
     test: &Test,
     through: &[String],
     company: Company,
+    place: &Place,
     output: &Path,
     limit: Duration,
 ) -> Result<Ended, String> {
@@ -105,31 +108,22 @@ fn run_one(
     let file = File::create(output).map_err(failed)?;
     let both = file.try_clone().map_err(failed)?;
     let program = &test.program;
-    let directory = place::directory(test);
-    let mut command = match through.split_first() {
-        Some((first, more)) => {
-            let mut command = Command::new(first);
-            command.args(more);
-            if let Some(directory) = &directory {
-                // A program that changes the user, as sudo, does not pass it on.
-                let mut words = OsString::from("TMPDIR=");
-                words.push(directory);
-                command.arg("env").arg(words);
-            }
-            command.arg(&program.path);
-            command
-        }
-        None => Command::new(&program.path),
-    };
+    let mut words: Vec<OsString> = through.iter().map(OsString::from).collect();
+    if let Some(directory) = place.of(test) {
+        // A program that changes the user, as sudo, would not pass it on.
+        let mut variable = OsString::from("TMPDIR=");
+        variable.push(directory);
+        words.extend(["env".into(), variable]);
+    }
+    words.push(program.path.clone().into());
+    let mut command = Command::new(&words[0]);
+    command.args(&words[1..]);
     command.args(["--exact", &test.name]).current_dir(&program.folder);
     command.env("CARGO_MANIFEST_DIR", &program.folder).env("CARGO_PKG_NAME", &program.package);
     if company == Company::Many {
         command.env(BESIDE, "1");
     } else {
         command.env_remove(BESIDE);
-    }
-    if let Some(directory) = directory {
-        command.env("TMPDIR", directory);
     }
     let turn = turn::hold(test, company);
     match &turn {
@@ -184,7 +178,7 @@ mod tests {
             Program { package: "some".into(), name: "suite".into(), path, folder: folder.path().to_owned() };
         let test = Test { program, name: "a".into() };
         // By way of a shell: a script that was written just now may be busy for a moment.
-        let ended = run_one(&test, &["sh".into()], Company::Many, &output, limit).unwrap();
+        let ended = run_one(&test, &["sh".into()], Company::Many, &Place::none(), &output, limit).unwrap();
         let text = fs::read_to_string(output).unwrap();
         (ended, text)
     }

@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::place::Place;
 use super::pool::{self, Company, Ended};
 use super::{CLOCK_PACKAGES, LAB_PACKAGES, Test};
 use crate::{say, target_folder};
@@ -14,14 +15,19 @@ use crate::{say, target_folder};
 const FAILED_MAX: usize = 2;
 
 /// Runs those again that may be, and notes in `ended` what came of it.
-pub(super) fn run_again(tests: &[&Test], ended: &mut [Ended], through: &[String]) -> Result<(), String> {
+pub(super) fn run_again(
+    tests: &[&Test],
+    ended: &mut [Ended],
+    through: &[String],
+    place: &Place,
+) -> Result<(), String> {
     let failed: Vec<String> = ended.iter().filter(|one| !one.is_ok).map(|one| one.name.clone()).collect();
     let again = chosen(tests, &failed);
     if again.is_empty() {
         return Ok(());
     }
     say(&format!("\nonce more, each alone: {}\n", failed.join(", ")))?;
-    note(ended, &pool::run(&again, 1, through, Company::None)?);
+    note(ended, &pool::run(&again, 1, through, Company::None, place)?);
     Ok(())
 }
 

@@ -266,45 +266,53 @@ mod tests {
     use super::super::answer::{RecordSink, SendError};
     use super::*;
 
-    /// A file that has much to tell.
-    struct Long;
+    const FINISHED: Finished = Finished { hash: [0; 32], size_bytes: 1, mtime_s: 0, mtime_ns: 0 };
 
-    impl TreeFile for Long {
-        fn send(
-            &self,
-            _: Option<[u8; 32]>,
-            _: Option<Part>,
-            _: &mut dyn RecordSink,
-        ) -> std::result::Result<(), SendError> {
+    type Answered = std::result::Result<(), SendError>;
+
+    /// A file whose cut is told like this.
+    struct Told<F>(F);
+
+    impl<F: Fn(&mut dyn RecordSink) -> Answered + Send + Sync> TreeFile for Told<F> {
+        fn send(&self, _: Option<[u8; 32]>, _: Option<Part>, _: &mut dyn RecordSink) -> Answered {
             Err(SendError::File(Error::new(ErrorKind::Internal, "a cut was asked for")))
         }
 
-        fn cut(&self, _: &Owed, sink: &mut dyn RecordSink) -> std::result::Result<(), SendError> {
+        fn cut(&self, _: &Owed, sink: &mut dyn RecordSink) -> Answered {
+            (self.0)(sink)
+        }
+    }
+
+    /// One that has much to tell.
+    fn long() -> Arc<dyn TreeFile> {
+        Arc::new(Told(|sink: &mut dyn RecordSink| {
             let chunks = encode_chunks(&[ChunkHint { len: 1, hash: [7; 16] }; 1000]);
             for _ in 0..100 {
                 sink.record(&Record::Chunks(&chunks))?;
             }
-            sink.record(&Record::Done(Finished { hash: [0; 32], size_bytes: 1, mtime_s: 0, mtime_ns: 0 }))
-        }
+            sink.record(&Record::Done(FINISHED))
+        }))
     }
 
-    /// A file whose disk does not answer for now.
-    struct Mute(Mutex<std::sync::mpsc::Receiver<()>>);
-
-    impl TreeFile for Mute {
-        fn send(
-            &self,
-            _: Option<[u8; 32]>,
-            _: Option<Part>,
-            _: &mut dyn RecordSink,
-        ) -> std::result::Result<(), SendError> {
-            Err(SendError::File(Error::new(ErrorKind::Internal, "a cut was asked for")))
-        }
-
-        fn cut(&self, _: &Owed, _: &mut dyn RecordSink) -> std::result::Result<(), SendError> {
-            let _ = self.0.lock().unwrap().recv();
+    /// One whose disk does not answer for now.
+    fn mute(answers: std::sync::mpsc::Receiver<()>) -> Arc<dyn TreeFile> {
+        let answers = Mutex::new(answers);
+        Arc::new(Told(move |_: &mut dyn RecordSink| {
+            let _ = answers.lock().unwrap().recv();
             Err(SendError::File(Error::new(ErrorKind::Internal, "read at last")))
-        }
+        }))
+    }
+
+    /// One that is what the receiver has, or another.
+    fn brief(is_same: bool) -> impl TreeFile {
+        Told(move |sink: &mut dyn RecordSink| {
+            sink.work()?;
+            if is_same {
+                return sink.record(&Record::Same(FINISHED));
+            }
+            sink.record(&Record::Chunks(&encode_chunks(&[ChunkHint { len: 1, hash: [7; 16] }; 100])))?;
+            sink.record(&Record::Done(FINISHED))
+        })
     }
 
     fn new_desk() -> Arc<Desk> {
@@ -317,34 +325,8 @@ mod tests {
             let is_last = at + 1 == count;
             let owed =
                 Owed { request, number: 1, known: None, part, cut: Some(4096), is_last, ..Owed::default() };
-            (owed, Arc::new(Long) as Arc<dyn TreeFile>)
+            (owed, long())
         })
-    }
-
-    /// A file that is what the receiver has, or another.
-    struct Brief {
-        is_same: bool,
-    }
-
-    impl TreeFile for Brief {
-        fn send(
-            &self,
-            _: Option<[u8; 32]>,
-            _: Option<Part>,
-            _: &mut dyn RecordSink,
-        ) -> std::result::Result<(), SendError> {
-            Err(SendError::File(Error::new(ErrorKind::Internal, "a cut was asked for")))
-        }
-
-        fn cut(&self, _: &Owed, sink: &mut dyn RecordSink) -> std::result::Result<(), SendError> {
-            let finished = Finished { hash: [0; 32], size_bytes: 1, mtime_s: 0, mtime_ns: 0 };
-            sink.work()?;
-            if self.is_same {
-                return sink.record(&Record::Same(finished));
-            }
-            sink.record(&Record::Chunks(&encode_chunks(&[ChunkHint { len: 1, hash: [7; 16] }; 100])))?;
-            sink.record(&Record::Done(finished))
-        }
     }
 
     /// P5: that files are the same leaves together, and with whatever else there is; not behind the last, nor later than it should.
@@ -362,7 +344,7 @@ mod tests {
         };
         let answer = |answering: &mut Answer<'_>, request, is_same| {
             let owed = Owed { request, number: 1, is_last: true, cut: Some(4096), ..Owed::default() };
-            answering.answer(&owed, &Brief { is_same }).unwrap();
+            answering.answer(&owed, &brief(is_same)).unwrap();
             desk.take().len()
         };
         let one = answer(&mut answering, 2, true);
@@ -420,7 +402,7 @@ mod tests {
         let (release, held) = std::sync::mpsc::channel();
         let counted = Arc::new(());
         let desk = Desk::new(Wake::new().unwrap(), Duration::from_millis(1), Some(Box::new(counted.clone())));
-        let mute: Arc<dyn TreeFile> = Arc::new(Mute(Mutex::new(held)));
+        let mute = mute(held);
         desk.start().unwrap();
         desk.push(jobs(1, 1).map(|(owed, _)| (owed, mute.clone()))).unwrap();
         while desk.lock().worked_at.is_none() {
@@ -439,10 +421,10 @@ mod tests {
     #[test]
     fn a_file_that_cannot_be_read_ends_the_wait() {
         let (release, held) = std::sync::mpsc::channel();
-        let (desk, mute) = (new_desk(), Arc::new(Mute(Mutex::new(held))));
+        let (desk, mute) = (new_desk(), mute(held));
         desk.start().unwrap();
         assert!(desk.check().is_ok(), "there is nothing to be read");
-        desk.push(jobs(1, 1).map(|(owed, _)| (owed, mute.clone() as Arc<dyn TreeFile>))).unwrap();
+        desk.push(jobs(1, 1).map(|(owed, _)| (owed, mute.clone()))).unwrap();
         let error = loop {
             if let Err(error) = desk.check() {
                 break error;

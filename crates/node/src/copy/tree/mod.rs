@@ -459,9 +459,6 @@ impl Node {
         observer: &dyn Observer,
         stop: &Stop,
     ) -> Result<TreeCopied> {
-        if request.options.dry_run {
-            return self.copy_any(request, observer, stop);
-        }
         self.watched(&About::request(request), observer, |observer| self.copy_any(request, observer, stop))
     }
 

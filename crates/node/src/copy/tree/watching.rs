@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use dray_core::{Error, ErrorKind, Result};
 
-use super::{TreeCopied, TreeRequest};
+use super::{TreeCopied, TreeRequest, entries_told};
 use crate::copy::Location;
 use crate::explain::{Role, Snapshot, Watch};
 use crate::{Event, Node, Observer};
@@ -22,6 +22,8 @@ pub(super) struct About<'a> {
     to: &'a Path,
     /// What it reads and writes here.
     here: Vec<&'a Path>,
+    /// It changes nothing, and there is nothing to tell.
+    dry_run: bool,
 }
 
 impl<'a> About<'a> {
@@ -39,13 +41,13 @@ impl<'a> About<'a> {
         let what = format!("{}{more}", from.display());
         let here = request.sources.iter().chain([&request.destination]).map(parts);
         let here = here.filter_map(|(host, path)| host.is_none().then_some(path)).collect();
-        About { command, role, what, peer: to_host.or(from_host), to, here }
+        About { command, role, what, peer: to_host.or(from_host), to, here, dry_run: request.options.dry_run }
     }
 
     /// One of a directory that is shared by a ticket.
-    pub(super) fn ticket(command: &'a str, to: &'a Path) -> About<'a> {
+    pub(super) fn ticket(command: &'a str, to: &'a Path, dry_run: bool) -> About<'a> {
         let what = "the directory of a ticket".to_owned();
-        About { command, role: Role::Receiving, what, peer: None, to, here: vec![to] }
+        About { command, role: Role::Receiving, what, peer: None, to, here: vec![to], dry_run }
     }
 
     /// Whether `directory` lies in what is read or written here, or has it.
@@ -89,11 +91,11 @@ impl Node {
         copy: impl FnOnce(&dyn Observer) -> Result<TreeCopied>,
     ) -> Result<TreeCopied> {
         let paths = &self.config.paths;
-        if about.has(&paths.data_dir) || paths.runtime_dir.as_ref().is_some_and(|sockets| about.has(sockets))
-        {
+        let own = [Some(&paths.data_dir), paths.runtime_dir.as_ref()];
+        if about.dry_run || own.into_iter().flatten().any(|own| about.has(own)) {
             return copy(observer);
         }
-        let watch = Watch::new(&self.config.paths, about.command);
+        let watch = Watch::new(paths, about.command);
         let done_bytes = Arc::new(AtomicU64::new(0));
         let done = done_bytes.clone();
         let figures = move || {
@@ -111,7 +113,8 @@ impl Node {
         match &result {
             Ok(copied) => {
                 watching.done_bytes.store(copied.bytes, Ordering::Relaxed);
-                let failed = || Error::new(ErrorKind::Partial, entries_failed(copied.failed));
+                let failed =
+                    || Error::new(ErrorKind::Partial, format!("{} failed", entries_told(copied.failed)));
                 watch.end(&if copied.failed > 0 { Err(failed()) } else { Ok(()) });
             }
             // Nothing was begun.
@@ -120,10 +123,6 @@ impl Node {
         }
         result
     }
-}
-
-fn entries_failed(count: u64) -> String {
-    if count == 1 { "1 entry failed".to_owned() } else { format!("{count} entries failed") }
 }
 
 #[cfg(test)]

@@ -97,7 +97,7 @@ impl Node {
         }
         let search = self.named_search(&options, observer)?;
         let taking = Taking { wish, options: &options, tree, landing, comparing: None, search };
-        let about = About::ticket("get", path);
+        let about = About::ticket("get", path, false);
         self.watched(&about, observer, |observer| self.take_directory(taking, observer, stop))
     }
 
@@ -126,10 +126,7 @@ impl Node {
         let landing = landing_of(&Origin::Anywhere, path, &names, false, above, [])?;
         let comparing = Comparing::start(&tree, &names, &landing, true);
         let taking = Taking { wish, options: &options, tree, landing, comparing, search };
-        if options.dry_run {
-            return self.take_directory(taking, observer, stop);
-        }
-        let about = About::ticket("sync", path);
+        let about = About::ticket("sync", path, options.dry_run);
         self.watched(&about, observer, |observer| self.take_directory(taking, observer, stop))
     }
 

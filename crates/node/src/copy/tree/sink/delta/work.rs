@@ -130,9 +130,7 @@ impl Guard {
         drop(done);
         self.wake.wake();
     }
-}
 
-impl Guard {
     /// A job came on.
     fn step(&self, now: Instant) {
         let mut done = lock(&self.done);
