@@ -5,10 +5,11 @@
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::path::Path;
 use std::sync::OnceLock;
 
 use serde_json::{Map, Value};
+
+use crate::gate;
 
 /// Words of the schema that say nothing of a value.
 const SILENT: [&str; 4] = ["$schema", "$defs", "title", "description"];
@@ -17,10 +18,7 @@ const SILENT: [&str; 4] = ["$schema", "$defs", "title", "description"];
 fn schema() -> &'static Value {
     static SCHEMA: OnceLock<Value> = OnceLock::new();
     SCHEMA.get_or_init(|| {
-        // Of where the tests run: a build may be of another clone.
-        let package =
-            std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
-        let path = Path::new(&package).join("../../docs/events.schema.json");
+        let path = gate::project_file("docs/events.schema.json");
         let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
         serde_json::from_str(&text).expect("the schema is JSON")
     })

@@ -44,6 +44,12 @@ pub fn has_tool(tool: &str) -> bool {
     find_tool(tool).is_some() || skip(&format!("{tool} is not installed"))
 }
 
+/// A file of the project, from its root: that of the tree that the tests run in, which need not be the one where they were built.
+pub fn project_file(path: &str) -> PathBuf {
+    let package = std::env::var_os("CARGO_MANIFEST_DIR").unwrap_or_else(|| env!("CARGO_MANIFEST_DIR").into());
+    Path::new(&package).join("../..").join(path)
+}
+
 /// Says that this test does not run, and why. With `CI=true` or `DRAY_CI=1` that is a failure.
 pub(crate) fn skip(reason: &str) -> bool {
     let test = std::thread::current().name().unwrap_or("?").to_owned();

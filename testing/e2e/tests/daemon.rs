@@ -13,7 +13,7 @@ use dray_core::ticket::Ticket;
 use dray_e2e::actions::{self, NOBODY, assert_delivered};
 use dray_e2e::daemon::{Daemon, answer, await_that, event, put, read_bytes};
 use dray_e2e::data::{self, MIB};
-use dray_e2e::{Lab, Running};
+use dray_e2e::{Lab, Running, gate};
 use rustix::process::Signal;
 use serde_json::Value;
 
@@ -174,8 +174,7 @@ fn the_examples_of_the_api_work() {
     let Some(lab) = Lab::of(2).build() else { return };
     let (a, b) = lab.pair();
     let daemon = Daemon::start(a);
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/api.md");
-    let page = fs::read_to_string(page).unwrap();
+    let page = fs::read_to_string(gate::project_file("docs/api.md")).unwrap();
     let blocks = page.split("```sh\n").skip(1).map(|rest| rest.split("```").next().unwrap());
     let mut script = String::from("set -euo pipefail\n");
     for (number, block) in blocks.enumerate() {
@@ -275,10 +274,10 @@ fn systemd_hands_over_sockets_and_hears_each_step() {
 fn the_units_are_understood() {
     let Some(lab) = Lab::of(1).build() else { return };
     let host = lab.host(0);
-    if dray_e2e::gate::find_tool("systemd-analyze").is_none() {
+    if gate::find_tool("systemd-analyze").is_none() {
         return;
     }
-    let units = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd");
+    let units = gate::project_file("packaging/systemd");
     for name in ["dray.service", "dray.socket"] {
         let unit = fs::read_to_string(units.join(name)).unwrap();
         // Not installed here, and a unit's program must be.

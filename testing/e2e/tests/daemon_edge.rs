@@ -14,7 +14,7 @@ use dray_core::ticket::Ticket;
 use dray_e2e::actions::{self, NOBODY, Share};
 use dray_e2e::daemon::{Daemon, await_that, put};
 use dray_e2e::data::{self, MIB};
-use dray_e2e::{Lab, Program};
+use dray_e2e::{Lab, Program, gate};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -184,8 +184,7 @@ fn the_port_is_durable_before_tickets_name_it() {
 fn the_shipped_unit_has_warnings_in_its_log() {
     let Some(lab) = Lab::of(1).build() else { return };
     let host = lab.host(0);
-    let unit = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../packaging/systemd/dray.service");
-    let unit = fs::read_to_string(unit).unwrap();
+    let unit = fs::read_to_string(gate::project_file("packaging/systemd/dray.service")).unwrap();
     let line = unit.lines().find_map(|line| line.strip_prefix("ExecStart=dray ")).unwrap();
     let config = host.home().join(".config/dray/config.toml");
     fs::create_dir_all(config.parent().unwrap()).unwrap();

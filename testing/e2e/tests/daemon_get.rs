@@ -14,7 +14,7 @@ use dray_core::ticket::Ticket;
 use dray_e2e::actions::assert_alone;
 use dray_e2e::daemon::{Daemon, await_that, event, put};
 use dray_e2e::data::{self, MIB};
-use dray_e2e::{Host, Lab};
+use dray_e2e::{Host, Lab, gate};
 use rustix::process::Signal;
 use serde_json::{Value, json};
 
@@ -338,8 +338,7 @@ fn a_killed_get_goes_on() {
 /// Issue 4, "events with a checked schema": an event is one that docs/api.md lists, with the fields that it has there.
 #[track_caller]
 fn check_event(event: &Event) {
-    let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/api.md");
-    let page = fs::read_to_string(page).unwrap();
+    let page = fs::read_to_string(gate::project_file("docs/api.md")).unwrap();
     let table = page.split("| event | fields | says |").nth(1).unwrap();
     let quoted =
         |cell: &str| -> Vec<String> { cell.split('`').skip(1).step_by(2).map(str::to_owned).collect() };
@@ -439,8 +438,7 @@ fn every_figure_is_explained() {
     let daemon = Daemon::start(lab.host(0));
     let page = String::from_utf8(daemon.fetch("GET /v1/metrics", b"").body).unwrap();
     daemon.stop();
-    let explained = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/operating.md");
-    let explained = fs::read_to_string(explained).unwrap();
+    let explained = fs::read_to_string(gate::project_file("docs/operating.md")).unwrap();
     let types = page.lines().filter_map(|line| line.strip_prefix("# TYPE dray_")?.split(' ').next());
     let figures: Vec<&str> = types.collect();
     assert!(figures.len() > 20, "{page}");

@@ -17,7 +17,7 @@ const LONG: Duration = Duration::from_secs(300);
 
 /// A folder of this repository, as a tree of sources that people copy.
 fn sources() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../crates").canonicalize().unwrap()
+    gate::project_file("crates").canonicalize().unwrap()
 }
 
 /// A tree with everything that a tree may have.

@@ -272,3 +272,36 @@ fn thread_cpu() -> Duration {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     Duration::new(time.tv_sec.unsigned_abs(), u32::try_from(time.tv_nsec).unwrap_or(0))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use super::*;
+    use crate::link::Link;
+    use crate::packet::HEADER_BYTES;
+
+    /// "Packets were refused by the device they were for": counted as what crossed the links, so a super-packet of five counts as five.
+    #[test]
+    fn a_refused_super_packet_is_as_many_as_it_carries() {
+        let mut wire = Wire::new(7);
+        wire.add_device();
+        wire.add_device();
+        wire.add_pipe(&Link::UNSHAPED);
+        let to = IpAddr::from([10, 0, 0, 1]);
+        wire.add_path(0, 1, vec![0], vec![to]);
+        // What may only be read takes nothing.
+        let tun = Arc::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
+        let mut devices = Devices { tuns: vec![Arc::clone(&tun), tun], refused_packets: 0 };
+        let mut data = vec![0; HEADER_BYTES + 20 + 20 + 5 * 1000];
+        // `virtio_net_hdr`: TCP over IPv4, segments of 1,000 behind 20 and 20 bytes.
+        data[1] = 1;
+        data[4..6].copy_from_slice(&1000_u16.to_ne_bytes());
+        data[6..8].copy_from_slice(&20_u16.to_ne_bytes());
+        data[HEADER_BYTES] = 0x45;
+        data[HEADER_BYTES + 16..HEADER_BYTES + 20].copy_from_slice(&[10, 0, 0, 1]);
+        data[HEADER_BYTES + 32] = 0x50;
+        wire.send(0, &data, 0, &mut |to, packet| devices.deliver(to, packet));
+        assert_eq!(devices.refused_packets, 5);
+    }
+}

@@ -106,6 +106,11 @@ fn the_gate_sees_what_the_engine_takes() {
         .unwrap();
     let share = spent.as_secs_f64() / stats.elapsed.as_secs_f64();
     near("share of a core", stats.engine_share(), share, 0.1).unwrap();
+    // A run that comes after it is not held to it.
+    lab.reset_stats().unwrap();
+    let anew = lab.stats().unwrap();
+    println!("counted anew: {anew}");
+    assert!(anew.engine_cpu < stats.engine_cpu / 4, "{anew}");
 }
 
 /// "Packets lost where no link loses them": an engine that does not come to read them leaves more to a sender's device than it holds (4,000 packets), and what that

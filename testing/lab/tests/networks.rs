@@ -385,4 +385,32 @@ fn a_host_without_a_path_is_silent() {
     let error = a.enter(|| TcpStream::connect_timeout(&(to, 7).into(), 200 * MS).unwrap_err()).unwrap();
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "from {from}: {error}");
     assert!(lab.stats().unwrap().unrouted_packets > 0);
+    // Nobody asks any more: a host's own multicast is over by now, or said again later than that.
+    await_that("what was sent in vain is counted from zero", || {
+        lab.reset_stats().unwrap();
+        lab.stats().unwrap().unrouted_packets == 0
+    });
+}
+
+/// Issue "a validity gate on every run": how late is too late goes by the shortest delay of all, of those that have one.
+#[test]
+fn the_shortest_delay_is_told() {
+    dray_lab::require!();
+    let _turn = Turn::take(false).unwrap();
+    let mut lab = Lab::new().unwrap();
+    lab.link("a", "b", Link::UNSHAPED, Link::UNSHAPED).unwrap();
+    assert_eq!(lab.stats().unwrap().smallest_delay, None);
+    let ids = lab.link("a", "c", Link::delay(30 * MS), Link::delay(3 * MS)).unwrap();
+    assert_eq!(lab.stats().unwrap().smallest_delay, Some(3 * MS));
+    lab.link("b", "c", Link::delay(10 * MS), Link::delay(20 * MS)).unwrap();
+    assert_eq!(lab.stats().unwrap().smallest_delay, Some(3 * MS));
+    // How late a packet was is counted, and of a later run anew.
+    const SENT: u64 = 50;
+    let (a, c) = (lab.host("a").unwrap(), lab.host("c").unwrap());
+    let (to, sink) = sink(&c, lab.address(ids.b));
+    assert_eq!(flood(&a, lab.address(ids.a), to, 10e6, SENT).wait(), SENT);
+    await_that("all packets have come", || lab.stats().unwrap().lateness.events() >= SENT);
+    sink.finish();
+    lab.reset_stats().unwrap();
+    assert!(lab.stats().unwrap().lateness.events() < SENT / 2);
 }

@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use super::TOLD_INTERVAL;
+use super::SIGN_INTERVAL;
 
 /// Of the time since the first one, what is ready may wait for so much.
 const PART: u32 = 8;
@@ -11,7 +11,7 @@ const PART: u32 = 8;
 const TOGETHER: usize = 16;
 
 /// Messages that may wait for each other: 16 of them, for an eighth of the time since there was a first one, which therefore does not wait at all, and for
-/// 200 ms at most, which is how often something is said anyway. Whoever makes them looks at the clock.
+/// 800 ms at most, which is how often something is said anyway. Whoever makes them looks at the clock.
 #[derive(Debug, Default)]
 pub struct Gathering {
     begun: Option<Instant>,
@@ -22,7 +22,7 @@ impl Gathering {
     /// Until when `ready` messages may wait for more at `now`; `None` if they are to leave. To be asked for the first, too.
     pub fn until(&mut self, ready: usize, now: Instant) -> Option<Instant> {
         let begun = *self.begun.get_or_insert(now);
-        let patience = (now.saturating_duration_since(begun) / PART).min(TOLD_INTERVAL);
+        let patience = (now.saturating_duration_since(begun) / PART).min(SIGN_INTERVAL);
         let until = self.left.unwrap_or(begun) + patience;
         (ready < TOGETHER && now < until).then_some(until)
     }
@@ -55,14 +55,14 @@ mod tests {
         left
     }
 
-    /// P5: what is ready every 20 ms leaves ever more rarely, and after two seconds five times a second; the first at once.
+    /// P5: what is ready every 100 ms leaves ever more rarely, and after 6.4 seconds every 0.8 s; the first at once.
     #[test]
     fn what_may_wait_leaves_together() {
-        let left = left(20_000, 4000);
-        assert_eq!(left[..4], [0, 20, 40, 60]);
+        let left = left(100_000, 14_400);
+        assert_eq!(left[..4], [0, 100, 200, 300]);
         let by = |at_ms: u64| left.iter().filter(|left| **left < at_ms).count();
-        assert!(by(2000) < 45 && by(4000) - by(2000) == 10, "{left:?}");
-        assert!(left.windows(2).all(|pair| pair[1] - pair[0] <= (pair[1] / 8 + 20).min(200)), "{left:?}");
+        assert!(by(6400) < 25 && by(14_400) - by(6400) == 10, "{left:?}");
+        assert!(left.windows(2).all(|pair| pair[1] - pair[0] <= (pair[1] / 8 + 100).min(800)), "{left:?}");
     }
 
     /// Who is asked about many small files gets work soon: 16 of them at a time.

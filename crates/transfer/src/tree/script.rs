@@ -46,6 +46,11 @@ impl Script {
         Script { said: said.into(), is_deaf: true, ..Script::new([]) }
     }
 
+    /// Who takes everything and says nothing.
+    pub(super) fn mute() -> Script {
+        Script::new([(usize::MAX, Vec::new())])
+    }
+
     /// The same, and for so long nothing moves.
     pub(super) fn busy_for(self, time: Duration) -> Script {
         Script { busy_until: Some(Instant::now() + time), ..self }
@@ -123,7 +128,9 @@ impl Duplex for Script {
     }
 
     fn wait_for(&mut self, _: Wants, _: Option<&Wake>, _: Duration) -> io::Result<()> {
-        if self.is_busy() {
+        let taken = self.taken.lock().unwrap().len();
+        let waits = self.words.front().is_some_and(|(after, _)| *after > taken);
+        if self.is_busy() || waits && self.said.is_empty() {
             std::thread::sleep(Duration::from_millis(1));
         }
         Ok(())

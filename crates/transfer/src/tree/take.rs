@@ -15,7 +15,7 @@ use dray_engine::session::PathId;
 use super::lanes::{Arrived, LANES_FRAMES, Lane, TakeLanes};
 use super::send::{IDLE, last_words};
 use super::unpacking::Unpacking;
-use super::{LAST_WORDS, TOLD_INTERVAL};
+use super::{LAST_WORDS, SIGN_INTERVAL, TOLD_INTERVAL};
 use crate::transport::{Duplex, Wake, Wants, push_control};
 
 /// Frames that may wait for the sink.
@@ -182,6 +182,8 @@ pub fn take<S: TreeSink>(
         heard_at: Instant::now(),
         received_bytes: 0,
         told_at: Instant::now(),
+        said_at: Instant::now(),
+        said_bytes: 0,
         unheard: None,
     };
     let result = thread::scope(|scope| {
@@ -298,6 +300,9 @@ struct Taker<'a> {
     heard_at: Instant,
     received_bytes: u64,
     told_at: Instant,
+    /// When something left, and how many bytes it last was said to have.
+    said_at: Instant,
+    said_bytes: u64,
     /// Why nothing can be said any more: the sender does not read. It may have said why before, and that is yet to be read.
     unheard: Option<Error>,
 }
@@ -310,8 +315,10 @@ impl Taker<'_> {
                 self.told_at = Instant::now();
                 let bytes = self.said.done_bytes.load(Ordering::Relaxed);
                 tick(bytes)?;
+                let is_due = bytes != self.said_bytes || self.said_at.elapsed() >= SIGN_INTERVAL;
                 // One that waits to leave is enough.
-                if self.out.len() == self.left {
+                if is_due && self.out.len() == self.left {
+                    self.said_bytes = bytes;
                     let progress = Progress { done_bytes: bytes, resumed_bytes: 0, direct_bytes: 0 };
                     push_control(&mut self.out, &Message::Progress(progress));
                 }
@@ -371,7 +378,12 @@ impl Taker<'_> {
         let mut count = 0;
         if self.unheard.is_none() {
             match self.channel.try_write(&self.out[self.left..]) {
-                Ok(written) => count = written,
+                Ok(written) => {
+                    count = written;
+                    if count > 0 {
+                        self.said_at = Instant::now();
+                    }
+                }
                 Err(error) => {
                     self.unheard = Some(lost(error));
                     self.heard_at = Instant::now();
@@ -517,13 +529,54 @@ mod tests {
     /// Design 17: to a sender that does not read, signs of life do not pile up.
     #[test]
     fn one_sign_of_life_waits_at_a_time() {
-        let mut sender = Script::new([]).busy_for(TOLD_INTERVAL * 4);
-        let taken = sender.taken();
-        take(&mut sender, Vec::new(), || Ok(Waiting), None, &mut |_| Ok(()), LAST_WORDS * 10).unwrap_err();
-        let said = frames(&taken.lock().unwrap());
-        let is_progress = |body: &[u8]| matches!(Message::from_bytes(body), Ok(Message::Progress(_)));
-        let signs = said.iter().filter(|(_, body)| is_progress(body)).count();
+        let signs = signs(Script::new([]).busy_for(SIGN_INTERVAL * 4), || Waiting, LAST_WORDS * 10);
         // The one that waited, and one that may have been due just then.
         assert!((1..=2).contains(&signs), "{signs} signs of life");
+    }
+
+    /// How often `sender` hears how far a copy is that waits for it, until its patience is over.
+    fn signs<S: TreeSink>(mut sender: Script, make: impl FnOnce() -> S + Send, patience: Duration) -> usize {
+        let taken = sender.taken();
+        take(&mut sender, Vec::new(), || Ok(make()), None, &mut |_| Ok(()), patience).unwrap_err();
+        let said = frames(&taken.lock().unwrap());
+        let is_progress = |body: &[u8]| matches!(Message::from_bytes(body), Ok(Message::Progress(_)));
+        said.iter().filter(|(_, body)| is_progress(body)).count()
+    }
+
+    /// Has more each time it is looked at, and is woken every 50 ms.
+    struct Growing(AtomicU64);
+
+    impl TreeSink for Growing {
+        fn wake_with(&mut self, wake: Arc<SinkWake>) {
+            thread::spawn(move || {
+                for _ in 0..100 {
+                    thread::sleep(Duration::from_millis(50));
+                    wake.wake();
+                }
+            });
+        }
+        fn handle(&mut self, _: Heard) -> Result<()> {
+            Ok(())
+        }
+        fn say(&mut self, _: &mut Vec<Message>) {}
+        fn done(&mut self) -> Result<Option<TreeDone>> {
+            Ok(None)
+        }
+        fn done_bytes(&self) -> u64 {
+            self.0.fetch_add(1, Ordering::Relaxed)
+        }
+        fn missing(&self) -> Option<String> {
+            None
+        }
+    }
+
+    /// P5: who has nothing new to tell says that it lives, and no oftener than that takes; who has tells it soon.
+    #[test]
+    fn signs_of_life_are_few() {
+        let patience = SIGN_INTERVAL * 7 / 2;
+        let few = signs(Script::mute(), || Waiting, patience);
+        assert!((1..=3).contains(&few), "{few} signs of life in {patience:?}");
+        let many = signs(Script::mute(), || Growing(AtomicU64::new(0)), patience);
+        assert!(many > 5, "{many} words of what came in {patience:?}");
     }
 }

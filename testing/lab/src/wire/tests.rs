@@ -172,6 +172,20 @@ fn a_change_of_delay_sizes_the_queue_anew() {
     }
 }
 
+/// The same follows the rate: 125,000 bytes at 100 Mbit/s, two fifths of that at 40, twice that at 200.
+#[test]
+fn a_change_of_rate_sizes_the_queue_anew() {
+    for (mbit, carried) in [(None, 100), (Some(40), 40), (Some(200), 200)] {
+        let link = Link::new(Rate::mbit(100), Duration::from_millis(5)).with_queue(Queue::Bdp(1.0));
+        let mut wire = line(&[link]);
+        if let Some(mbit) = mbit {
+            wire.change(0, Change::Rate(Some(Rate::mbit(mbit))), 0, &mut |_, _| {});
+        }
+        (0..=250).for_each(|mark| wire.send(0, &packet_to(1, 1250, mark), 0, &mut |_, _| {}));
+        assert_eq!(run(&mut wire, Time::MAX).len(), carried, "{mbit:?}");
+    }
+}
+
 #[test]
 fn a_link_that_is_down_drops_what_arrives() {
     let mut wire = line(&[Link::delay(Duration::from_millis(5))]);

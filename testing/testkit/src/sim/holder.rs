@@ -13,7 +13,7 @@ use super::device::{Disk, Processors};
 use super::network::{ConnectionId, Network, Piece, Side, Standing};
 use super::object::Object;
 
-/// Bytes read and sent at a time, as in the product.
+/// Bytes read and sent at a time: four times what the product takes, for a quarter of the events.
 const CHUNK_BYTES: u64 = 256 * 1024;
 /// What the two ends of a TLS handshake say, in bytes.
 pub(crate) const CLIENT_HELLO_BYTES: u64 = 300;

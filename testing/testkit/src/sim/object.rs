@@ -203,6 +203,8 @@ pub(crate) fn offset_of(group: u64) -> u64 {
 
 #[cfg(test)]
 mod tests {
+    use dray_core::hash_tree::PairStore;
+
     use super::*;
 
     /// S2, S4: what is written is held to the object, and to what is there.
@@ -229,13 +231,17 @@ mod tests {
         let mut stored = Stored::new(geometry).unwrap();
         assert!(!stored.begin_checkpoint(), "nothing is marked");
         stored.mark(0);
+        stored.pairs.write_at(0, &[1]).unwrap();
         assert!(stored.begin_checkpoint());
         stored.mark(1);
+        stored.pairs.write_at(1, &[2]).unwrap();
         assert!(!stored.begin_checkpoint(), "one runs");
         stored.end_checkpoint();
         stored.lose_process();
         assert_eq!(stored.groups.count(), 2 * UNIT_GROUPS);
+        assert_eq!(stored.pairs.to_vec()[..3], [1, 2, 0]);
         stored.lose_power();
+        assert_eq!(stored.pairs.to_vec()[..3], [1, 0, 0]);
         assert_eq!((stored.marked.count(), stored.groups.count()), (1, UNIT_GROUPS));
         assert!(!stored.begin_checkpoint(), "all of it is durable");
     }

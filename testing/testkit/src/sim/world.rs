@@ -550,6 +550,7 @@ impl<'a> World<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::sim::PlannedFault;
 
     /// A run that is looked at in the middle: what is held there is found, each kind of it, and at its end nothing is.
     #[test]
@@ -643,5 +644,86 @@ mod tests {
         plan.horizon_ns = 1_000_000;
         let report = World::new(&plan, Trace::new(None)).unwrap().run();
         assert!(report.findings.iter().any(|found| found.contains("stuck")), "{:?}", report.findings);
+    }
+
+    /// Lets everything up to `end_ns` happen.
+    fn turn_until(world: &mut World<'_>, end_ns: u64) {
+        while world.network.now_ns() < end_ns {
+            let event = world.network.clock.next().unwrap();
+            world.turn(event);
+        }
+    }
+
+    /// A process that sleeps does nothing at all: who calls meanwhile is answered when it wakes.
+    #[test]
+    fn who_sleeps_answers_nobody() {
+        let mut plan = Plan::swarm(1, 2, 1 << 20);
+        plan.faults = vec![PlannedFault { at_ns: 0, for_ns: Some(4_000_000_000), fault: Fault::Freeze(0) }];
+        let Role::Receiver { starts_ns, .. } = &mut plan.nodes[1].role else { unreachable!() };
+        *starts_ns = 1_000_000_000;
+        let mut world = World::new(&plan, Trace::new(None)).unwrap();
+        turn_until(&mut world, 3_000_000_000);
+        assert!(world.nodes[1].transfer.is_some());
+        assert!(world.nodes[0].serving.is_empty(), "its connections wait to be taken");
+        turn_until(&mut world, 4_500_000_000);
+        assert!(!world.nodes[0].serving.is_empty());
+        assert_eq!(world.run().findings, Vec::<String>::new());
+    }
+
+    /// What a process waited for happens when it wakes, whatever it was.
+    #[test]
+    fn who_wakes_has_missed_nothing() {
+        let plan = Plan::swarm(1, 2, 1 << 20);
+        let mut world = World::new(&plan, Trace::new(None)).unwrap();
+        let id = world.network.connect(1, 0);
+        let (node, event) = (0, world.network.clock.next());
+        assert!(matches!(event, Some(Event::Begins(0))));
+        world.begin(node);
+        world.nodes[node].freezes.insert(0);
+        let (source, lane) = (1, 2);
+        let waited = [
+            Wakeup::Checkpoint,
+            Wakeup::Chunk(id),
+            Wakeup::Group { source, lane },
+            Wakeup::Greeting(id),
+            Wakeup::Written { source, lane },
+            Wakeup::Redial { source, lane: None },
+            Wakeup::Tick,
+        ];
+        for what in waited {
+            world.process(node, 0, what);
+        }
+        while world.network.clock.next().is_some_and(|event| !matches!(event, Event::Knocks(..))) {}
+        world.thaw(node, 0);
+        let mut woken = Vec::new();
+        while let Some(Event::Process { node: 0, what, .. }) = world.network.clock.next() {
+            woken.push(format!("{what:?}"));
+        }
+        assert_eq!(woken, waited.map(|what| format!("{what:?}")));
+    }
+
+    /// S40: who says nothing is hung up on after the time that a greeting may take, and not before.
+    #[test]
+    fn who_shows_no_right_is_hung_up_on() {
+        let mut plan = Plan::swarm(1, 2, 1 << 20);
+        let Role::Receiver { starts_ns, .. } = &mut plan.nodes[1].role else { unreachable!() };
+        *starts_ns = 100_000_000_000;
+        let mut world = World::new(&plan, Trace::new(None)).unwrap();
+        let next = |world: &mut World<'_>| {
+            let event = world.network.clock.next().unwrap();
+            world.turn(event);
+        };
+        next(&mut world);
+        let id = world.network.connect(1, 0);
+        while world.nodes[0].serving.is_empty() {
+            next(&mut world);
+        }
+        let due_ns = world.network.now_ns() + HELLO_TIMEOUT_MS * 1_000_000;
+        while world.nodes[0].serving.contains_key(&id) && world.network.now_ns() <= due_ns {
+            next(&mut world);
+        }
+        assert_eq!(world.network.now_ns(), due_ns);
+        turn_until(&mut world, due_ns + 1_000_000_000);
+        assert_eq!(world.network.read(id, Side::Dialler, u64::MAX), Some((Piece::End, 1)));
     }
 }

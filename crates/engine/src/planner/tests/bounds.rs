@@ -85,6 +85,54 @@ fn what_is_sent_again_counts_up_to_two_units() {
     }
 }
 
+/// P12, design 9: a new group ends that count: what is sent again after it counts from its beginning.
+#[test]
+fn a_new_group_lets_what_is_sent_again_count_anew() {
+    let mut planner = wide(4, 64);
+    planner.config.strategy.deadlines = false;
+    add_up(&mut planner, 0, A, "direct", 0);
+    let mut request = drain(&mut planner, 0).0[0].request;
+    for group in 0..14 {
+        planner.handle_group(S, A, request, group);
+    }
+    let mut now_us = S;
+    let again = |planner: &mut Planner, now_us: u64| {
+        planner.handle_down(now_us, A, None, false);
+        planner.handle_up(now_us, A, Some(MS));
+        drain(planner, now_us).0[0].request
+    };
+    let send = |planner: &mut Planner, now_us: &mut u64, request, groups: Range<u64>| {
+        for group in groups {
+            *now_us += S;
+            planner.handle_group(*now_us, A, request, group);
+            drain(planner, *now_us);
+        }
+    };
+    request = again(&mut planner, now_us);
+    send(&mut planner, &mut now_us, request, 0..10);
+    send(&mut planner, &mut now_us, request, 14..15);
+    request = again(&mut planner, now_us);
+    send(&mut planner, &mut now_us, request, 0..5);
+    assert_eq!((now_us, end_us(&mut planner, now_us)), (17 * S, 42 * S));
+}
+
+/// Design 9: that a request is done is a word of its source, from which on its silence counts.
+#[test]
+fn the_end_of_a_request_is_a_word() {
+    let mut planner = planner(8);
+    add_up(&mut planner, 0, A, "direct", 0);
+    let (asked, ..) = drain(&mut planner, 0);
+    add_up(&mut planner, 0, B, "ssh", 10);
+    for group in asked[0].groups.start..asked[0].groups.end() {
+        planner.handle_group(MS, A, asked[0].request, group);
+    }
+    planner.handle_done(5 * S, A, asked[0].request);
+    drain(&mut planner, 15 * S - 1);
+    assert_eq!(state(&planner, A), SourceState::Up);
+    drain(&mut planner, 15 * S);
+    assert_eq!(state(&planner, A), SourceState::Stalled);
+}
+
 /// Design 9: what is no group puts off the end, and for no more than 3 s.
 #[test]
 fn signs_of_life_put_off_the_end_for_a_little_while() {

@@ -133,11 +133,16 @@ impl Shared {
             return;
         }
         marks.marked = marks.durable.clone();
-        let written = self.state.write_all_at(&marks.marked.0, self.layout.marked_at);
-        if written.is_err() || self.state.sync_data().is_err() {
+        if !self.take_back(&marks) {
             // Marks that cannot be taken back must not be found: a state file of another length is void.
             let _ = self.state.set_len(0);
         }
+    }
+
+    /// Leaves in the state file the marks that are left, for good; `false` if that fails.
+    pub(super) fn take_back(&self, marks: &Marks) -> bool {
+        let written = self.state.write_all_at(&marks.marked.0, self.layout.marked_at);
+        written.is_ok() && self.state.sync_data().is_ok()
     }
 
     /// A small object that arrives at once needs no thread of its own.

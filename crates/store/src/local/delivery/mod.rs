@@ -15,7 +15,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 use std::fs::{File, Metadata, TryLockError};
 use std::io;
 use std::ops::Range;
@@ -190,29 +190,43 @@ fn lock_state(destination: &Destination, name: &OsString) -> Result<File> {
     let mut held = 0;
     for _ in 0..TRIES_MAX {
         let Some(state) = destination.open_own(name)? else { continue };
-        match state.try_lock() {
-            Ok(()) => {}
+        match take_lock(destination, name, &state)? {
+            Lock::Taken => return Ok(state),
+            Lock::Gone => {}
             // Somebody who tidies up looks at it for a moment.
-            Err(TryLockError::WouldBlock) if held < HELD_TRIES => {
+            Lock::Held if held < HELD_TRIES => {
                 held += 1;
                 std::thread::sleep(HELD_WAIT);
-                continue;
             }
-            Err(TryLockError::WouldBlock) => {
+            Lock::Held => {
                 let what = format!("another dray is receiving this object into {:?}", destination.path);
                 return Err(Error::new(ErrorKind::Refused, what)
                     .with_retryable(true)
                     .advise("wait for it or stop it"));
             }
-            Err(TryLockError::Error(error)) => return Err(destination.failed("lock", error)),
-        }
-        // Whoever held the lock before may have finished and removed the file.
-        if destination.is_still(name, &state)? {
-            return Ok(state);
         }
     }
     let what = format!("the state file beside {:?} keeps vanishing", destination.path);
     Err(Error::new(ErrorKind::Refused, what).advise("try again"))
+}
+
+/// What became of an attempt to lock a state file.
+enum Lock {
+    Taken,
+    /// Another process has it.
+    Held,
+    /// Whoever held the lock before has finished and removed the file.
+    Gone,
+}
+
+/// Locks `state`, opened as `name`, if it still has that name then.
+fn take_lock(destination: &Destination, name: &OsStr, state: &File) -> Result<Lock> {
+    match state.try_lock() {
+        Ok(()) if destination.is_still(name, state)? => Ok(Lock::Taken),
+        Ok(()) => Ok(Lock::Gone),
+        Err(TryLockError::WouldBlock) => Ok(Lock::Held),
+        Err(TryLockError::Error(error)) => Err(destination.failed("lock", error)),
+    }
 }
 
 /// After a failure: removes what was made just now and holds nothing.

@@ -143,6 +143,39 @@ fn unmarking_reaches_the_checkpoint_that_runs() {
     assert_eq!(marked(&fixture.open().unwrap()), [5]);
 }
 
+/// Design 10: a delivery that is over writes nothing more to its state, whose name another process may have by then.
+#[test]
+fn a_checkpoint_that_ends_late_writes_nothing() {
+    let fixture = Fixture::new();
+    let delivery = fixture.open().unwrap();
+    write_and_mark(&delivery, &[4, 5]);
+    {
+        let mut marks = lock(&delivery.shared.marks);
+        marks.pending = Some(marks.marked.clone());
+    }
+    let before = std::fs::read(fixture.temporary().1).unwrap();
+    delivery.shared.stop();
+    delivery.shared.make_durable().unwrap();
+    assert!(std::fs::read(fixture.temporary().1).unwrap() == before);
+    assert!(lock(&delivery.shared.marks).durable.is_empty());
+}
+
+/// Design 10: marks that were taken back after a failure are gone from the disk, too, or that has failed. /dev/full takes nothing, and
+/// /dev/null takes it and cannot be synced.
+#[test]
+fn marks_are_taken_back_on_the_disk() {
+    for in_vain in ["/dev/null", "/dev/full"] {
+        let fixture = Fixture::new();
+        let mut delivery = fixture.open().unwrap();
+        write_and_mark(&delivery, &[4]);
+        let device = File::options().write(true).open(in_vain).unwrap();
+        let state = std::mem::replace(&mut Arc::get_mut(&mut delivery.shared).unwrap().state, device);
+        assert!(!delivery.shared.take_back(&lock(&delivery.shared.marks)), "{in_vain}");
+        Arc::get_mut(&mut delivery.shared).unwrap().state = state;
+        assert!(delivery.shared.take_back(&lock(&delivery.shared.marks)));
+    }
+}
+
 /// Design 10: before other bytes take the place of a durable unit, the disk knows that it is not there any more. /dev/null is what takes
 /// writes here and cannot be synced.
 #[test]
@@ -376,6 +409,26 @@ fn many_receivers_take_turns() {
     assert_eq!(std::fs::read(fixture.destination()).unwrap(), b"hello");
 }
 
+/// Design 12: who gets the lock of a state file that was finished, and removed, before has nothing by it, and tries again.
+#[test]
+fn the_lock_of_a_file_that_is_gone_is_none() {
+    let fixture = Fixture::new();
+    let first = fixture.open().unwrap();
+    let (_, state) = fixture.temporary();
+    let (name, destination) = (state.file_name().unwrap(), &first.shared.destination);
+    let opened = destination.open_own(name).unwrap().unwrap();
+    assert!(matches!(take_lock(destination, name, &opened).unwrap(), Lock::Held));
+    drop(first);
+    let other =
+        Delivery::open(&fixture.dir.path().join("other"), fixture.object, SIZE, DeliveryOptions::default());
+    let (destination, name) = (&other.unwrap().shared.destination, OsString::from("gone"));
+    let opened = destination.open_own(&name).unwrap().unwrap();
+    destination.unlink(&name).unwrap();
+    assert!(matches!(take_lock(destination, &name, &opened).unwrap(), Lock::Gone));
+    let opened = destination.open_own(&name).unwrap().unwrap();
+    assert!(matches!(take_lock(destination, &name, &opened).unwrap(), Lock::Taken));
+}
+
 /// Design 17: what somebody planted under the temporary names is neither followed nor written.
 #[test]
 fn planted_files_are_refused() {
@@ -453,7 +506,7 @@ fn finishing_renames_and_cleans_up() {
     for name in names {
         for size in [0, 3] {
             let fixture = Fixture::new();
-            let path = fixture.dir.path().join(std::ffi::OsStr::from_bytes(name));
+            let path = fixture.dir.path().join(OsStr::from_bytes(name));
             let delivery = Delivery::open(&path, fixture.object, size, DeliveryOptions::default()).unwrap();
             delivery.write_data(0, &b"abc"[..size as usize]).unwrap();
             let options = FinishOptions {
@@ -463,7 +516,7 @@ fn finishing_renames_and_cleans_up() {
                 ..FinishOptions::default()
             };
             delivery.finish(options).unwrap();
-            assert_eq!(fixture.names(), [std::ffi::OsStr::from_bytes(name)]);
+            assert_eq!(fixture.names(), [OsStr::from_bytes(name)]);
             let metadata = std::fs::metadata(&path).unwrap();
             assert_eq!(std::fs::read(&path).unwrap(), &b"abc"[..size as usize]);
             assert_eq!(metadata.permissions().mode() & 0o7777, 0o640);
@@ -703,7 +756,7 @@ fn finishing_removes_leftovers_of_the_same_name_only() {
         let mut renamed = state.as_bytes().to_vec();
         let digit = renamed.len() - ".state".len() - 1;
         renamed[digit] = if renamed[digit] == b'0' { b'1' } else { b'0' };
-        let renamed = fixture.dir.path().join(std::ffi::OsStr::from_bytes(&renamed));
+        let renamed = fixture.dir.path().join(OsStr::from_bytes(&renamed));
         std::fs::copy(fixture.dir.path().join(&state), &renamed).unwrap();
         // Another name of a leftover.
         leave(&name, 4);

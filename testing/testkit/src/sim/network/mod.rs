@@ -685,6 +685,7 @@ mod tests {
                 Event::Established(id) => network.established(id),
                 Event::Rejected(id) => network.rejected(id),
                 Event::Reset(id, side) => network.reset(id, side),
+                Event::Retransmits(id, side) => network.retransmits(id, side),
                 Event::Probes(_) => {}
                 other => unreachable!("{other:?}"),
             }
@@ -724,5 +725,75 @@ mod tests {
             settle(&mut network);
         }
         assert!(sevens == 100 && all > 100 && all < 1_000_000, "{sevens} of {all}");
+    }
+
+    /// A connection that is up, over which the listener has sent 100 bytes.
+    fn with_bytes() -> (Network, ConnectionId) {
+        let mut network = pair();
+        let id = network.connect(0, 1);
+        settle(&mut network);
+        network.write(id, Side::Listener, Piece::Bytes(vec![7; 100]));
+        settle(&mut network);
+        assert_eq!(network.readable_and_room(id, Side::Dialler).0, 100);
+        (network, id)
+    }
+
+    /// Who has lost a connection reads nothing more of it.
+    #[test]
+    fn what_was_not_read_before_a_loss_is_lost() {
+        let (mut network, id) = with_bytes();
+        network.lose(id, Side::Dialler);
+        assert_eq!(network.standing(id, Side::Dialler), Standing::Lost);
+        assert_eq!(network.readable_and_room(id, Side::Dialler).0, 0);
+        assert!(network.read(id, Side::Dialler, u64::MAX).is_none());
+    }
+
+    /// Whoever closes with something unread says so by a reset, and otherwise by an end that can be read.
+    #[test]
+    fn closing_before_all_is_read_is_a_reset() {
+        let (mut network, id) = with_bytes();
+        network.close(id, Side::Dialler);
+        settle(&mut network);
+        assert_eq!(network.standing(id, Side::Listener), Standing::Lost);
+
+        let (mut network, id) = with_bytes();
+        network.read(id, Side::Dialler, u64::MAX).unwrap();
+        network.close(id, Side::Dialler);
+        settle(&mut network);
+        assert!(matches!(network.standing(id, Side::Listener), Standing::Up(_)));
+        assert_eq!(network.read(id, Side::Listener, u64::MAX), Some((Piece::End, 1)));
+    }
+
+    /// A machine that lost its power and came back knows nothing of its connections, and says so to whoever sends over one.
+    #[test]
+    fn who_knows_nothing_of_a_connection_resets_it() {
+        let (mut network, id) = with_bytes();
+        network.end_process(0, false);
+        network.set_power(0, false);
+        network.set_power(0, true);
+        settle(&mut network);
+        assert!(matches!(network.standing(id, Side::Listener), Standing::Up(_)), "nobody has said a word");
+        network.write(id, Side::Listener, Piece::Bytes(vec![8; 100]));
+        settle(&mut network);
+        assert_eq!(network.standing(id, Side::Listener), Standing::Lost);
+    }
+
+    /// RFC 6298: what is sent into the void is sent again after twice as long each time.
+    #[test]
+    fn waits_for_word_double() {
+        let (mut network, id) = with_bytes();
+        network.set_cut_off(0, 0, true);
+        let begun_ns = network.now_ns();
+        network.write(id, Side::Listener, Piece::Bytes(vec![8; 100]));
+        let mut waited_ms = Vec::new();
+        while waited_ms.len() < 5 {
+            let Some(Event::Retransmits(id, side)) = network.clock.next() else { continue };
+            waited_ms.push((network.now_ns() - begun_ns) / 1_000_000);
+            network.retransmits(id, side);
+        }
+        assert_eq!(waited_ms, [200, 600, 1400, 3000, 6200]);
+        network.set_cut_off(0, 0, false);
+        settle(&mut network);
+        assert_eq!(network.readable_and_room(id, Side::Dialler).0, 200);
     }
 }
