@@ -11,7 +11,7 @@ const PART: u32 = 8;
 const TOGETHER: usize = 16;
 
 /// Messages that may wait for each other: 16 of them, for an eighth of the time since there was a first one, which therefore does not wait at all, and for
-/// 800 ms at most, which is how often something is said anyway. Whoever makes them looks at the clock.
+/// 750 ms at most, which is how often something is said anyway. Whoever makes them looks at the clock.
 #[derive(Debug, Default)]
 pub struct Gathering {
     begun: Option<Instant>,

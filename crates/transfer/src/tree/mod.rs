@@ -30,8 +30,14 @@ use dray_core::message::{Message, Progress};
 /// How often a side that works looks whether there is something to tell.
 const TOLD_INTERVAL: Duration = Duration::from_millis(200);
 /// How often it says that it lives, over the channel of the copy, where there is nothing: each sign costs some 130 bytes of ssh's and TCP's heads, and more than
-/// what it stands for where both ends read what they have. Sooner than `SENDER_SILENT`, after which nothing is held against lanes.
-const SIGN_INTERVAL: Duration = Duration::from_millis(800);
+/// what it stands for where both ends read what they have. Well within the second after which nothing is held against lanes (`SENDER_SILENT`), though it is
+/// looked at every 200 ms only.
+const SIGN_INTERVAL: Duration = Duration::from_millis(750);
+
+/// The same where the other side has no more than `patience`, which both have from the user (`--timeout`).
+fn sign_interval(patience: Duration) -> Duration {
+    SIGN_INTERVAL.min(patience / 4)
+}
 /// How long a side that ends tries to say why.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 

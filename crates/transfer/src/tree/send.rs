@@ -16,7 +16,7 @@ use super::desk::Desk;
 use super::frames::{Frames, Piece};
 use super::lanes::{FILE_PATIENCE, SendLanes};
 use super::removing::{Removes, Removing};
-use super::{LAST_WORDS, SIGN_INTERVAL, TOLD_INTERVAL, progress};
+use super::{LAST_WORDS, TOLD_INTERVAL, progress, sign_interval};
 use crate::transport::{ControlReader, Duplex, Wake, Wants};
 
 /// How often a side with nothing to do looks around.
@@ -234,7 +234,7 @@ impl Server<'_> {
 
     /// A walk and a hash may take long: who says nothing would be taken for dead.
     fn say_progress(&mut self) -> Result<()> {
-        if self.said_at.elapsed() >= SIGN_INTERVAL {
+        if self.said_at.elapsed() >= sign_interval((self.patience)()) {
             self.frames.control(&progress())?;
             self.flush()?;
         }

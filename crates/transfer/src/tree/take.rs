@@ -15,7 +15,7 @@ use dray_engine::session::PathId;
 use super::lanes::{Arrived, LANES_FRAMES, Lane, TakeLanes};
 use super::send::{IDLE, last_words};
 use super::unpacking::Unpacking;
-use super::{LAST_WORDS, SIGN_INTERVAL, TOLD_INTERVAL};
+use super::{LAST_WORDS, TOLD_INTERVAL, sign_interval};
 use crate::transport::{Duplex, Wake, Wants, push_control};
 
 /// Frames that may wait for the sink.
@@ -315,7 +315,7 @@ impl Taker<'_> {
                 self.told_at = Instant::now();
                 let bytes = self.said.done_bytes.load(Ordering::Relaxed);
                 tick(bytes)?;
-                let is_due = bytes != self.said_bytes || self.said_at.elapsed() >= SIGN_INTERVAL;
+                let is_due = bytes != self.said_bytes || self.said_at.elapsed() >= sign_interval(self.patience);
                 // One that waits to leave is enough.
                 if is_due && self.out.len() == self.left {
                     self.said_bytes = bytes;
@@ -480,6 +480,7 @@ fn lost(error: std::io::Error) -> Error {
 
 #[cfg(test)]
 mod tests {
+    use super::super::SIGN_INTERVAL;
     use super::super::script::{Script, frames};
     use super::*;
 
@@ -576,6 +577,9 @@ mod tests {
         let patience = SIGN_INTERVAL * 7 / 2;
         let few = signs(Script::mute(), || Waiting, patience);
         assert!((1..=3).contains(&few), "{few} signs of life in {patience:?}");
+        // Who is given up after a second says so the oftener.
+        let hasty = signs(Script::mute(), || Waiting, Duration::from_secs(1));
+        assert!(hasty >= 2, "{hasty} signs of life in a second");
         let many = signs(Script::mute(), || Growing(AtomicU64::new(0)), patience);
         assert!(many > 5, "{many} words of what came in {patience:?}");
     }

@@ -30,7 +30,7 @@ use crate::admission::{Notices, Right, admit};
 use crate::config::Paths;
 use crate::{Event, Observer, lock};
 
-/// How long a receiver may be silent: it says every 200 ms how far it is.
+/// How long a receiver may be silent: it says at least once in each second that it lives.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// How long, and how much of it, a receiver is heard that was refused: what nobody reads would cost it the answer.
 const HEARD_OUT: Duration = Duration::from_secs(2);
