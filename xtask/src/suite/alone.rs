@@ -81,7 +81,7 @@ const PACE: &str = "bytes are counted that a search found before the network bro
 const TIMES: &str = "times and rates are what the test is about";
 const HOPE: &str = "a search has 30 ms to give hope, and the sender half a second to tell its recipe";
 const ROUND_TRIPS: &str = "times are counted in round trips";
-const PULSE: &str = "bytes are counted, and both ends say five times a second that they live";
+const PULSE: &str = "bytes are counted, and both ends say again and again that they live";
 const LATE: &str = "bytes are counted, and what is read late is fetched instead";
 const HEALTHY: &str = "the time of a run with trouble is compared with that of one without";
 

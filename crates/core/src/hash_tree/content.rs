@@ -176,6 +176,13 @@ mod tests {
         hasher.update(b"dray");
         let hex = crate::text::hex(&hasher.finish());
         assert_eq!(hex, "335a6a5fe7e10931c8abcc7f9d60755a6a3afb756ab89bd72091e20debd5dd59");
+        // A hole that begins in a group with data.
+        let content = [&b"x"[..], &vec![0; 2 * GROUP], b"y"].concat();
+        hasher.reset();
+        hasher.update(b"x");
+        hasher.zeros(2 * GROUP_BYTES);
+        hasher.update(b"y");
+        assert_eq!(hasher.finish(), defined(&content));
     }
 
     /// Design 9: a hole of any length costs nothing; where it lies and how long it is counts.

@@ -443,3 +443,30 @@ impl HalfBuilder {
 pub(super) fn tests_only(half: Half, level: u8, entries: NodeEntries) -> TreeNode {
     TreeNode { half, level, entries }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Format "tree": a node ends where its last name's hash says so, from the least to the most entries, and where it is full.
+    #[test]
+    fn a_node_ends_within_its_bounds() {
+        let names: Vec<Name> =
+            (0..1000).map(|number| Name::new(format!("name {number}").as_bytes()).unwrap()).collect();
+        let ends = |count, bytes, name| ends_node(0, count, bytes, name);
+        let (border, plain): (Vec<&Name>, Vec<&Name>) =
+            names.iter().partition(|name| ends(TREE_NODE_ENTRIES_MIN, 0, name));
+        // One of 64 names.
+        assert!((5..40).contains(&border.len()), "{}", border.len());
+        assert!(border.iter().all(|name| !ends(TREE_NODE_ENTRIES_MIN - 1, 0, name)));
+        assert!(border.iter().all(|name| ends(TREE_NODE_ENTRIES_MIN + 1, 0, name)));
+        for (count, bytes, is_end) in [
+            (TREE_NODE_ENTRIES_MAX - 1, 0, false),
+            (TREE_NODE_ENTRIES_MAX, 0, true),
+            (1, TREE_NODE_FULL_BYTES - 1, false),
+            (1, TREE_NODE_FULL_BYTES, true),
+        ] {
+            assert!(plain.iter().all(|name| ends(count, bytes, name) == is_end), "{count}, {bytes}");
+        }
+    }
+}

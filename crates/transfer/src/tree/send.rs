@@ -569,6 +569,7 @@ mod tests {
     use dray_core::message::Run;
     use dray_core::tree::Record;
 
+    use super::super::SIGN_INTERVAL;
     use super::super::answer::{RecordSink, SendError};
     use super::super::script::{Script, frames};
     use super::*;
@@ -633,6 +634,21 @@ mod tests {
         let ended = send(Box::new(script), preface, &mut OneFile(Some(batch)), None, &mut heard, &patience);
         let taken = taken.lock().unwrap();
         (frames(&taken), ended.unwrap_err())
+    }
+
+    /// P5: a sender that has nothing to say says that it lives, within each second, and no oftener than that takes.
+    #[test]
+    fn signs_of_life_are_few() {
+        let script = Script::mute();
+        let (taken, patience) = (script.taken(), SIGN_INTERVAL * 7 / 2);
+        let entries = Entries { items: vec![vec![0].into()], owners: None, is_last: true, listed: None };
+        let batch = Batch { entries: Some(entries), count: 1, ..Batch::default() };
+        let (mut source, mut heard) = (OneFile(Some(batch)), |_| Ok(()));
+        let ended = send(Box::new(script), Vec::new(), &mut source, None, &mut heard, &|| patience);
+        assert_eq!(ended.unwrap_err().kind(), ErrorKind::TimedOut);
+        let said = frames(&taken.lock().unwrap());
+        let signs = said.iter().filter(|(_, body)| **body == progress().to_bytes()).count();
+        assert!((2..=4).contains(&signs), "{signs} signs of life in {patience:?}");
     }
 
     /// Protocol "Tree copies": a sender that ends while a frame has left in part sends the rest of it first, so that the receiver understands why it ended.

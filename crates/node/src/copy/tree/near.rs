@@ -96,13 +96,17 @@ impl Node {
         let ours = self.tree_hello(options.sync.as_ref());
         let name = far.host.clone();
         let (is_heard, mut is_greeted) = (Cell::new(false), false);
-        let counted = Counted::default();
+        let (counted, mut done_bytes) = (Counted::default(), 0);
         let mut heard = |message: Option<Message>| {
             unmoved.show(&failed, observer);
             let Some(message) = message else {
                 if stop.is_set() {
                     walk_stop.set();
                     return Err(interrupted());
+                }
+                if is_greeted {
+                    // The far end says less often where it stands if nothing comes.
+                    observer.event(Event::TreeProgress { done_bytes });
                 }
                 return Ok(());
             };
@@ -120,7 +124,8 @@ impl Node {
                     Err(Error::new(ErrorKind::Protocol, "the far end did not say hello first"))
                 }
                 Message::Progress(progress) => {
-                    observer.event(Event::TreeProgress { done_bytes: progress.done_bytes });
+                    done_bytes = progress.done_bytes;
+                    observer.event(Event::TreeProgress { done_bytes });
                     Ok(())
                 }
                 Message::EntryFailed(entry) => {

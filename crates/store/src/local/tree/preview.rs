@@ -344,6 +344,10 @@ impl Preview {
         if there.is_some_and(|(_, found)| file_type(found) == FileType::Directory) {
             return Err(is_directory());
         }
+        if there.is_some_and(|(_, found)| self.is_newer_here(entry, found)) {
+            self.is_passed = true;
+            return Ok(Planned::Keep);
+        }
         let identity = found.as_ref().map(identity_of);
         if let Some(first) = entry.metadata.link_group.and_then(|group| self.groups.get(&group)) {
             // It becomes another name of the first, whatever it is now.
@@ -362,10 +366,6 @@ impl Preview {
             return Ok(planned);
         }
         let planned = match there {
-            Some((_, found)) if self.is_newer_here(entry, found) => {
-                self.is_passed = true;
-                return Ok(Planned::Keep);
-            }
             Some((parent, found)) => self.file(parent, name, entry, found),
             None => Planned::Create,
         };

@@ -571,6 +571,10 @@ impl TreeWriter {
         };
         if let Some(group) = entry.metadata.link_group {
             if self.links.has(&group) {
+                let there = looked.as_ref().and_then(|found| found.as_ref());
+                if there.is_some_and(|found| self.is_newer(&parent, name, entry, size_bytes, found)) {
+                    return Ok(Placed::Passed);
+                }
                 let mut target = target(There::Nothing);
                 let basis =
                     looked.is_some_and(|found| found.is_none()).then(|| self.basis(name, entry)).flatten();

@@ -19,7 +19,7 @@ use crate::transport::{Channel, push_control};
 
 /// How long a lane that owes something may say nothing while the sender is heard over ssh.
 const LANE_PATIENCE: Duration = Duration::from_secs(5);
-/// A sender that ssh brought nothing of for so long may be what a lane waits for: it says something five times as often.
+/// A sender that ssh brought nothing of for so long may be what a lane waits for: it says something more often than that.
 const SENDER_SILENT: Duration = Duration::from_secs(1);
 /// How often a lane looks whether the copy is over.
 const LOOK: Duration = Duration::from_millis(100);

@@ -516,10 +516,11 @@ impl Network {
         if start_ns - now_ns > link.model.queue_ns.saturating_mul(link.slowness) || is_lost {
             self.note("lost", &[id.0 as u64, segment.offset]);
             if let Some(connection) = self.connections[id.0].as_deref_mut() {
-                // What was sent behind it arrives and says that it is missing.
+                // What was sent behind it waits its turn, arrives, and says that it is missing. Who is nearest would be heard first otherwise, and keep the
+                // others out of a queue that is full.
                 let there_ns = connection.end(segment.from.other()).out.back_ns;
                 let back_ns = connection.end(segment.from).out.back_ns;
-                self.clock.after(there_ns + back_ns, Event::Missed(segment));
+                self.clock.after(start_ns - now_ns + there_ns + back_ns, Event::Missed(segment));
             }
             return;
         }

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use dray_core::limits::SYNC_CANDIDATES_BYTES_MAX;
 
 use super::*;
+use crate::local::tree::Planned;
 
 /// A run that deletes, into `to` itself.
 pub(super) fn deleting(to: &Path, sync: SyncOptions) -> TreeWriter {
@@ -545,6 +546,37 @@ fn a_plan_tells_what_makes_way() {
         // What is spared, and that `x` makes no way.
         assert_eq!(failed.len(), if deletes { 2 } else { 0 }, "{failed:?}");
         assert!(to.join("x/1").exists() && to.join("x/sub/2").exists() && to.join("gone").exists());
+    }
+}
+
+/// `-u` with hard links: what is newer here stays, under whichever name of a group it stands, in a plan as in a run.
+#[test]
+fn what_is_newer_becomes_no_hard_link() {
+    for (there, has) in [("a", [&b"old"[..], b"new"]), ("b", [b"new", b"old"])] {
+        let dir = filled(&[there]);
+        let to = dir.path().join("to");
+        let sync = SyncOptions { update: true, itemize: true, ..SyncOptions::default() };
+        let names = ["a", "b"].map(|name| {
+            let mut entry = file(name, b"new");
+            (entry.metadata.link_group, entry.metadata.link_names) = (Some([7; 16]), 2);
+            entry
+        });
+        let landing = Landing::resolve_sync(&Origin::Anywhere, &to, &[Vec::new()]).unwrap();
+        let changes = Changes { sync: Some(sync.clone()), ..Changes::default() };
+        let mut preview = Preview::new(landing, MINE, changes);
+        preview.root(0, &directory(None)).unwrap();
+        for entry in &names {
+            let stays = entry.name.as_ref().unwrap().as_bytes() == there.as_bytes();
+            let planned = preview.entry(entry).unwrap().unwrap();
+            assert_eq!(planned, if stays { Planned::Keep } else { Planned::Create }, "{entry:?}");
+        }
+        preview.leave();
+
+        let mut writer = deleting(&to, sync);
+        writer.root(0, &directory(None)).unwrap();
+        names.iter().for_each(|entry| put(&mut writer, entry, b"new").unwrap());
+        writer.leave();
+        assert_eq!(["a", "b"].map(|name| fs::read(to.join(name)).unwrap()), has);
     }
 }
 
