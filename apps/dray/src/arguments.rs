@@ -119,7 +119,7 @@ pub(crate) struct Show {
 pub(crate) enum Command {
     /// Share a file or directory: print a ticket, then serve it until interrupted, or leave that to the daemon
     #[command(
-        after_help = "The ticket is the only thing on standard output (with --json: in the event \"shared\"). Whoever has it can fetch the file while this command runs. Where a daemon runs (dray serve), it serves the file instead, and this command ends at once; dray done TICKET ends that. The same file shared again, the same way, keeps its ticket.\n\nA directory is shared as it is at each moment: dray get TICKET -o DIR fetches it, dray sync TICKET DIR brings a copy up to date. By this command it has another ticket each time, which ends with it; by the daemon the same one again, which lasts until dray done TICKET. What is mounted below is not shared, nor are directories with those in which dray keeps its keys.\n\nStandard input is kept in the data directory, also when this command has ended, until you remove it there (docs/operating.md says how); a file is read where it is.\n\nWith --expire the command ends by itself some 30 s after that time: until then it tells who comes late that the ticket has expired."
+        after_help = "The ticket is the only thing on standard output (with --json: in the event \"shared\"). Whoever has it can fetch the file while this command runs. Where a daemon runs (dray serve), it serves the file instead, and this command ends at once; dray done TICKET ends that. The same file shared again, the same way, keeps its ticket.\n\nA directory is shared as it is at each moment: dray get TICKET -o DIR fetches it, dray sync -a TICKET DIR brings a copy up to date. By this command it has another ticket each time, which ends with it; by the daemon the same one again, which lasts until dray done TICKET. What is mounted below is not shared, nor are directories with those in which dray keeps its keys.\n\nStandard input is kept in the data directory, also when this command has ended, until you remove it there (docs/operating.md says how); a file is read where it is.\n\nWith --expire the command ends by itself some 30 s after that time: until then it tells who comes late that the ticket has expired."
     )]
     Put {
         /// File or directory to share, or - for standard input
@@ -143,7 +143,7 @@ pub(crate) enum Command {
     },
     /// Fetch a file or directory by its ticket, prove it, and go on where an earlier run stopped
     #[command(
-        after_help = "-o FILE replaces FILE once the new bytes are complete; a symbolic link FILE is itself replaced, not written through. A name that the sender suggests, also in -o DIR, never replaces anything. What was put from standard input has no name: its default is 16 digits of its id.\n\nA directory needs -o DIR, which is not there yet, or was begun by this ticket; dray sync TICKET DIR brings one up to date."
+        after_help = "-o FILE replaces FILE once the new bytes are complete; a symbolic link FILE is itself replaced, not written through. A name that the sender suggests, also in -o DIR, never replaces anything. What was put from standard input has no name: its default is 16 digits of its id.\n\nA directory needs -o DIR, which is not there yet, or was begun by this ticket; dray sync -a TICKET DIR brings one up to date."
     )]
     Get {
         /// Ticket (dray:…) or object id (blake3:…, together with --hint)

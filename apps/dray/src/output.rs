@@ -452,7 +452,7 @@ impl Observer for Output {
                 }
                 let path = shown_name(path.as_os_str().as_bytes());
                 self.note(&format!(
-                    "serving {path}; there: dray get TICKET -o DIR, later dray sync TICKET DIR; Ctrl-C here ends it"
+                    "serving {path}; there: dray get TICKET -o DIR, later dray sync -a TICKET DIR; Ctrl-C here ends it"
                 ));
             }
             Event::ServingDirectory { node } => {

@@ -293,7 +293,12 @@ fn sides(places: &[OsString], line: impl Iterator<Item = OsString>) -> Result<(&
         if let Some((letter, here)) = meant.filter(|_| is_spare && is_missing()) {
             return usage(
                 format!("{value:?} is not here, and {letter} takes no value: it {here}"),
-                format!("ssh's {letter} is said as -e 'ssh {letter} {}'", value.to_string_lossy()),
+                // scp's letter for the port is -P, ssh's -p.
+                format!(
+                    "say it to ssh: -e 'ssh {} {}'",
+                    if *letter == "-P" { "-p" } else { letter },
+                    value.to_string_lossy()
+                ),
             );
         }
     }
@@ -349,7 +354,7 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
             Some(_) => "a ticket is the only SRC there is",
             None => "that ticket is for an object, not for a directory",
         };
-        return usage_error(what, "dray sync TICKET DIR; an object is fetched with dray get");
+        return usage_error(what, "dray sync -a TICKET DIR; an object is fetched with dray get");
     }
     if arguments.local && ticket.is_none() {
         return usage_error("--local says where a ticket may lead, and SRC is none", "leave it out");
@@ -443,7 +448,7 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
         let Location::Local(destination) = destination else {
             return usage_error(
                 "a ticket is fetched to this host",
-                "run dray sync TICKET DIR on the other one",
+                "run dray sync -a TICKET DIR on the other one",
             );
         };
         let wish = DirectoryWish { ticket, hints: Vec::new(), allow_local: arguments.local, destination };

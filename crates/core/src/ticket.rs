@@ -173,8 +173,9 @@ impl FromStr for Ticket {
         match text.parse()? {
             AnyTicket::Object(ticket) => Ok(ticket),
             AnyTicket::Directory(_) => {
-                Err(Error::new(ErrorKind::Usage, "the ticket is for a directory, not for an object")
-                    .advise("dray get TICKET -o DIR fetches it, dray sync TICKET DIR brings DIR up to date"))
+                Err(Error::new(ErrorKind::Usage, "the ticket is for a directory, not for an object").advise(
+                    "dray get TICKET -o DIR fetches it, dray sync -a TICKET DIR brings DIR up to date",
+                ))
             }
         }
     }

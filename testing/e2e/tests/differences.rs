@@ -193,7 +193,7 @@ fn a_moved_directory_of_many_files_costs_little() {
         eprintln!(
             "{FILES} files moved, upload {is_upload}: {bytes} bytes on the wire, {login} of them the login"
         );
-        assert!(bytes <= 100_000 && bytes - login <= 260 * FILES, "{bytes} bytes on the wire");
+        assert!(bytes <= 100_000 && bytes - login <= 230 * FILES, "{bytes} bytes on the wire");
         (0..FILES).map(|number| format!("file-{number}")).for_each(|name| {
             data::assert_same(&newer.join(&name), &to.join("moved/here").join(&name));
         });

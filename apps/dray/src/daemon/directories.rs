@@ -58,7 +58,7 @@ fn show(shared: &SharedDirectory, options: &DirectoryOptions, output: &Output) {
         None => "until",
     };
     output.note(&format!(
-        "the daemon serves {} {until} dray done TICKET; there: dray get TICKET -o DIR, later dray sync TICKET DIR",
+        "the daemon serves {} {until} dray done TICKET; there: dray get TICKET -o DIR, later dray sync -a TICKET DIR",
         one_line(&shared.path)
     ));
 }

@@ -11,7 +11,7 @@ const PART: u32 = 8;
 const TOGETHER: usize = 16;
 
 /// Messages that may wait for each other: 16 of them, for an eighth of the time since there was a first one, which therefore does not wait at all, and for
-/// 750 ms at most, which is how often something is said anyway. Whoever makes them looks at the clock.
+/// 600 ms at most, which is how often something is said anyway. Whoever makes them looks at the clock.
 #[derive(Debug, Default)]
 pub struct Gathering {
     begun: Option<Instant>,
@@ -55,14 +55,14 @@ mod tests {
         left
     }
 
-    /// P5: what is ready every 100 ms leaves ever more rarely, and after 6.4 seconds every 0.8 s; the first at once.
+    /// P5: what is ready every 100 ms leaves ever more rarely, and after 4.8 seconds every 0.6 s; the first at once.
     #[test]
     fn what_may_wait_leaves_together() {
         let left = left(100_000, 14_400);
         assert_eq!(left[..4], [0, 100, 200, 300]);
         let by = |at_ms: u64| left.iter().filter(|left| **left < at_ms).count();
-        assert!(by(6400) < 25 && by(14_400) - by(6400) == 10, "{left:?}");
-        assert!(left.windows(2).all(|pair| pair[1] - pair[0] <= (pair[1] / 8 + 100).min(800)), "{left:?}");
+        assert!(by(4800) < 24 && by(14_400) - by(4800) == 16, "{left:?}");
+        assert!(left.windows(2).all(|pair| pair[1] - pair[0] <= (pair[1] / 8 + 100).min(600)), "{left:?}");
     }
 
     /// Who is asked about many small files gets work soon: 16 of them at a time.

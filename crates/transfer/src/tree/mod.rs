@@ -32,7 +32,7 @@ const TOLD_INTERVAL: Duration = Duration::from_millis(200);
 /// How often it says that it lives, over the channel of the copy, where there is nothing: each sign costs some 130 bytes of ssh's and TCP's heads, and more than
 /// what it stands for where both ends read what they have. Well within the second after which nothing is held against lanes (`SENDER_SILENT`), though it is
 /// looked at every 200 ms only.
-const SIGN_INTERVAL: Duration = Duration::from_millis(750);
+const SIGN_INTERVAL: Duration = Duration::from_millis(600);
 
 /// The same where the other side has no more than `patience`, which both have from the user (`--timeout`).
 fn sign_interval(patience: Duration) -> Duration {

@@ -36,7 +36,12 @@ impl Script {
         }
     }
 
-    /// The same over a channel that compresses everything.
+    /// Who takes everything and says nothing.
+    pub(super) fn mute() -> Script {
+        Script::new([(usize::MAX, Vec::new())])
+    }
+
+    /// The script over a channel that compresses everything.
     pub(super) fn packed(self) -> Script {
         Script { is_packed: true, ..self }
     }
@@ -44,11 +49,6 @@ impl Script {
     /// Who has hung up: it takes nothing any more, and this is what it said before.
     pub(super) fn deaf(said: Vec<u8>) -> Script {
         Script { said: said.into(), is_deaf: true, ..Script::new([]) }
-    }
-
-    /// Who takes everything and says nothing.
-    pub(super) fn mute() -> Script {
-        Script::new([(usize::MAX, Vec::new())])
     }
 
     /// The same, and for so long nothing moves.

@@ -133,14 +133,14 @@ impl Shared {
             return;
         }
         marks.marked = marks.durable.clone();
-        if !self.take_back(&marks) {
+        if !self.write_marks(&marks) {
             // Marks that cannot be taken back must not be found: a state file of another length is void.
             let _ = self.state.set_len(0);
         }
     }
 
     /// Leaves in the state file the marks that are left, for good; `false` if that fails.
-    pub(super) fn take_back(&self, marks: &Marks) -> bool {
+    pub(super) fn write_marks(&self, marks: &Marks) -> bool {
         let written = self.state.write_all_at(&marks.marked.0, self.layout.marked_at);
         written.is_ok() && self.state.sync_data().is_ok()
     }

@@ -170,9 +170,13 @@ fn marks_are_taken_back_on_the_disk() {
         write_and_mark(&delivery, &[4]);
         let device = File::options().write(true).open(in_vain).unwrap();
         let state = std::mem::replace(&mut Arc::get_mut(&mut delivery.shared).unwrap().state, device);
-        assert!(!delivery.shared.take_back(&lock(&delivery.shared.marks)), "{in_vain}");
+        assert!(!delivery.shared.write_marks(&lock(&delivery.shared.marks)), "{in_vain}");
         Arc::get_mut(&mut delivery.shared).unwrap().state = state;
-        assert!(delivery.shared.take_back(&lock(&delivery.shared.marks)));
+        lock(&delivery.shared.marks).marked.put(4, false);
+        assert!(delivery.shared.write_marks(&lock(&delivery.shared.marks)));
+        write_and_mark(&delivery, &[6]);
+        drop(delivery);
+        assert_eq!(marked(&fixture.open().unwrap()), [6]);
     }
 }
 

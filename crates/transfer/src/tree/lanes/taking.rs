@@ -14,6 +14,7 @@ use dray_engine::session::negotiate;
 
 use super::super::take::Heard;
 use super::super::unpacking::Unpacking;
+use super::super::{SIGN_INTERVAL, TOLD_INTERVAL};
 use super::{COPY, greeting_deadline, guard, lost, protocol, read_message};
 use crate::transport::{Channel, push_control};
 
@@ -21,6 +22,7 @@ use crate::transport::{Channel, push_control};
 const LANE_PATIENCE: Duration = Duration::from_secs(5);
 /// A sender that ssh brought nothing of for so long may be what a lane waits for: it says something more often than that.
 const SENDER_SILENT: Duration = Duration::from_secs(1);
+const _: () = assert!(SIGN_INTERVAL.as_millis() + TOLD_INTERVAL.as_millis() < SENDER_SILENT.as_millis());
 /// How often a lane looks whether the copy is over.
 const LOOK: Duration = Duration::from_millis(100);
 /// Frames of one lane that may wait for the sink.

@@ -1,4 +1,4 @@
-//! Directories that are shared as they are, by ticket ([ADR 29]): `dray put DIR`, `dray get TICKET -o DIR`, `dray sync TICKET DIR`.
+//! Directories that are shared as they are, by ticket ([ADR 29]): `dray put DIR`, `dray get TICKET -o DIR`, `dray sync -a TICKET DIR`.
 //!
 //! The receiver opens the directory over a direct connection, shows its right as for an object, and asks for a tree as the near end of a
 //! copy over ssh does. Neither side trusts the other: who gives is as confined as `dray serve --stdio --only DIR --read-only`, and who

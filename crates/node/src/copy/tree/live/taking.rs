@@ -92,7 +92,7 @@ impl Node {
         if std::fs::symlink_metadata(path).is_ok() && !landing.may_go_on() {
             let what = format!("{path:?} is there, and no fetch of this ticket began it");
             return Err(Error::new(ErrorKind::Refused, what).advise(
-                "name a directory that is not there, or bring this one up to date: dray sync TICKET DIR",
+                "name a directory that is not there, or bring this one up to date: dray sync -a TICKET DIR",
             ));
         }
         let search = self.named_search(&options, observer)?;
