@@ -373,6 +373,36 @@ mod tests {
         }
     }
 
+    /// Design 5: what was proven on the way to one unit is known for the next ones, and what was not is taken from nobody.
+    #[test]
+    fn only_what_was_proven_is_known() {
+        let (_, geometry, holder, oid) = object(4 * UNIT_GROUPS, GROUP_BYTES);
+        let verifier = Verifier::new(geometry, oid, MemoryPairs::new(geometry).unwrap()).unwrap();
+        let sent =
+            |unit, known| encode_parents(geometry, geometry.unit(unit), known, holder.pairs()).unwrap();
+        let early = verifier.accept_parents(geometry.unit(0), 1, &sent(0, 1)).unwrap_err();
+        assert_eq!(early.kind(), ErrorKind::Internal, "{early}");
+        verifier.accept_parents(geometry.unit(0), 0, &sent(0, 0)).unwrap();
+        let known = [0, 1, 2, 3].map(|unit| verifier.known_depth(geometry.unit(unit)));
+        assert_eq!(known, [2, 2, 1, 1]);
+        verifier.accept_parents(geometry.unit(3), 1, &sent(3, 1)).unwrap();
+        assert_eq!(verifier.known_depth(geometry.unit(2)), 2);
+    }
+
+    /// What is hashed to see that it is nothing but zeros is no more than may be asked for.
+    #[test]
+    fn zeros_are_looked_at_within_a_request() {
+        for (groups, is_taken) in [(REQUEST_GROUPS_MAX, true), (2 * REQUEST_GROUPS_MAX, false)] {
+            let geometry = Geometry::new(groups * GROUP_BYTES);
+            let zeros: Vec<Cv> = (0..groups).map(|group| group_cv(geometry, group, &ZERO_GROUP)).collect();
+            let (_, root) = subtree_pairs(geometry, geometry.root(), &zeros);
+            let pairs = MemoryPairs::new(geometry).unwrap();
+            let verifier = Verifier::new(geometry, Oid::from_blake3(root), pairs).unwrap();
+            let taken = verifier.accept_parents(geometry.root(), 0, &[]);
+            assert_eq!(taken.is_ok(), is_taken, "{groups} groups");
+        }
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(48))]
         /// Y3: units in any order are proven, each with only the pairs that were missing, and a changed bit in any
