@@ -28,7 +28,7 @@ pub(super) struct Further {
     /// Change files that are there instead of replacing them: each keeps its inode, and only what differs is written, once all of it has come beside it
     #[arg(long)]
     pub(super) inplace: bool,
-    /// Give up a far end that is silent for so many seconds, 0 for never; else it is 60
+    /// Give up a far end that is silent for so many seconds, 0 for never; else it is 25, and 60 there
     #[arg(long, value_name = "SECONDS", value_parser = clap::value_parser!(u64).range(..=SYNC_TIMEOUT_MAX_S))]
     pub(super) timeout: Option<u64>,
     /// Keep owners, all permission bits, devices, fifos, sockets and links in an attribute of plain files (user.rsync.%stat, as rsync does) at each end that

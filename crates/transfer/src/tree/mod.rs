@@ -34,9 +34,10 @@ const TOLD_INTERVAL: Duration = Duration::from_millis(200);
 /// looked at every 200 ms only.
 const SIGN_INTERVAL: Duration = Duration::from_millis(600);
 
-/// The same where the other side has no more than `patience`, which both have from the user (`--timeout`).
+/// The same where the other side has no more than `patience`, which both have from the user (`--timeout`): beside a lane that fills the path
+/// packets with signs are lost, too, and the fewer there are the longer TCP takes to see that.
 fn sign_interval(patience: Duration) -> Duration {
-    SIGN_INTERVAL.min(patience / 4)
+    SIGN_INTERVAL.min(patience / 10)
 }
 /// How long a side that ends tries to say why.
 const LAST_WORDS: Duration = Duration::from_secs(2);
