@@ -30,7 +30,7 @@ fn a_tree_by_ticket() {
     get(b, &ticket, &to).expect(0);
     assert_eq!(differences(&from, &to), "");
     let again = get(b, &ticket, &to).expect(6);
-    assert!(again.stderr_text().contains("dray sync TICKET"), "{again}");
+    assert!(again.stderr_text().contains("dray sync -a TICKET"), "{again}");
     // A change in place, a new file, and one that goes.
     let mut large = fs::read(from.join("large")).unwrap();
     large[3_000_000] ^= 1;
