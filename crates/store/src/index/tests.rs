@@ -224,13 +224,20 @@ fn hope_is_a_size_or_a_name() {
 #[test]
 fn entries_of_a_changed_file_vanish() {
     type Change = fn(&Path);
-    let changes: [(&str, Change); 7] = [
+    let changes: [(&str, Change); 8] = [
         ("touched", |path| {
             let later = SystemTime::now() + Duration::from_secs(5);
             File::options().write(true).open(path).unwrap().set_modified(later).unwrap();
         }),
         ("overwritten", |path| fs::write(path, random(2 * MIB + 777, 9)).unwrap()),
         ("cut short", |path| File::options().write(true).open(path).unwrap().set_len(MIB as u64).unwrap()),
+        ("another of its size and time", |path| {
+            let (before, other) = (fs::metadata(path).unwrap(), path.with_file_name("other"));
+            fs::write(&other, random(before.len() as usize, 9)).unwrap();
+            let time = before.modified().unwrap();
+            File::options().write(true).open(&other).unwrap().set_modified(time).unwrap();
+            fs::rename(&other, path).unwrap();
+        }),
         ("removed", |path| fs::remove_file(path).unwrap()),
         ("a directory", |path| {
             fs::remove_file(path).unwrap();
