@@ -185,13 +185,17 @@ impl Plan {
     }
 
     /// The fault mix: a few holders, of which some lie or misbehave, and a few receivers, over links of any kind, with up to
-    /// six faults at any time. `nodes` is how many take part, from 2; chance decides if it is `None`.
+    /// six faults at any time. `nodes` is how many take part, from 2; chance decides if it is `None`, and of more than it would take lines are as
+    /// much faster.
     pub fn mix(seed: u64, nodes: Option<usize>) -> Plan {
         let mut chance = Random::new(seed, "mix");
         let chance = &mut chance;
         let base_bytes_per_s = chance.pick(&[193_000, 1_250_000, 12_500_000, 125_000_000]);
         let is_slow = base_bytes_per_s < 1_000_000;
-        let count = nodes.unwrap_or_else(|| chance.between(2, if is_slow { 8 } else { 18 }) as usize).max(2);
+        let usual_max = if is_slow { 8 } else { 18 };
+        let count = nodes.unwrap_or_else(|| chance.between(2, usual_max) as usize).max(2);
+        // Of a line that hundreds of connections share a receiver gets no group in the time in which it has to.
+        let base_bytes_per_s = base_bytes_per_s * (count as u64).div_ceil(usual_max);
         let holders = if is_slow { count.div_ceil(2) } else { (count / 3).clamp(1, 8) };
         let largest = if is_slow { 3 << 20 } else { 48 << 20 };
         let size_bytes = match chance.below(12) {
