@@ -487,9 +487,25 @@ mod tests {
     use super::*;
 
     /// Waits for entries that do not come.
-    struct Waiting;
+    #[derive(Default)]
+    struct Waiting {
+        done_bytes: AtomicU64,
+        /// What is more each time it is looked at; it is woken every 50 ms then.
+        more_bytes: u64,
+    }
 
     impl TreeSink for Waiting {
+        fn wake_with(&mut self, wake: Arc<SinkWake>) {
+            if self.more_bytes == 0 {
+                return;
+            }
+            thread::spawn(move || {
+                for _ in 0..100 {
+                    thread::sleep(Duration::from_millis(50));
+                    wake.wake();
+                }
+            });
+        }
         fn handle(&mut self, _: Heard) -> Result<()> {
             Ok(())
         }
@@ -498,7 +514,7 @@ mod tests {
             Ok(None)
         }
         fn done_bytes(&self) -> u64 {
-            0
+            self.done_bytes.fetch_add(self.more_bytes, Ordering::Relaxed)
         }
         fn missing(&self) -> Option<String> {
             Some("the entries".into())
@@ -514,7 +530,7 @@ mod tests {
     /// How a copy ends whose sender reads nothing more, and has said this.
     fn ended(said: Vec<u8>) -> Error {
         let preface = frame(&super::super::progress());
-        let make = || Ok(Waiting);
+        let make = || Ok(Waiting::default());
         take(&mut Script::deaf(said), preface, make, None, &mut |_| Ok(()), LAST_WORDS * 10).unwrap_err()
     }
 
@@ -532,55 +548,28 @@ mod tests {
     /// Design 17: to a sender that does not read, signs of life do not pile up.
     #[test]
     fn one_sign_of_life_waits_at_a_time() {
-        let signs = signs(Script::new([]).busy_for(SIGN_INTERVAL * 4), || Waiting, LAST_WORDS * 10);
+        let signs = signs(Script::new([]).busy_for(SIGN_INTERVAL * 4), Waiting::default(), LAST_WORDS * 10);
         // The one that waited, and one that may have been due just then.
         assert!((1..=2).contains(&signs), "{signs} signs of life");
     }
 
     /// How often `sender` hears how far a copy is that waits for it, until its patience is over.
-    fn signs<S: TreeSink>(mut sender: Script, make: impl FnOnce() -> S + Send, patience: Duration) -> usize {
+    fn signs(mut sender: Script, sink: Waiting, patience: Duration) -> usize {
         let taken = sender.taken();
-        take(&mut sender, Vec::new(), || Ok(make()), None, &mut |_| Ok(()), patience).unwrap_err();
+        take(&mut sender, Vec::new(), || Ok(sink), None, &mut |_| Ok(()), patience).unwrap_err();
         let said = frames(&taken.lock().unwrap());
         let is_progress = |body: &[u8]| matches!(Message::from_bytes(body), Ok(Message::Progress(_)));
         said.iter().filter(|(_, body)| is_progress(body)).count()
-    }
-
-    /// Has more each time it is looked at, and is woken every 50 ms.
-    struct Growing(AtomicU64);
-
-    impl TreeSink for Growing {
-        fn wake_with(&mut self, wake: Arc<SinkWake>) {
-            thread::spawn(move || {
-                for _ in 0..100 {
-                    thread::sleep(Duration::from_millis(50));
-                    wake.wake();
-                }
-            });
-        }
-        fn handle(&mut self, _: Heard) -> Result<()> {
-            Ok(())
-        }
-        fn say(&mut self, _: &mut Vec<Message>) {}
-        fn done(&mut self) -> Result<Option<TreeDone>> {
-            Ok(None)
-        }
-        fn done_bytes(&self) -> u64 {
-            self.0.fetch_add(1, Ordering::Relaxed)
-        }
-        fn missing(&self) -> Option<String> {
-            None
-        }
     }
 
     /// P5: who has nothing new to tell says that it lives, and no oftener than that takes.
     #[test]
     fn signs_of_life_are_few() {
         let patience = SIGN_INTERVAL * 10;
-        let few = signs(Script::mute(), || Waiting, patience);
+        let few = signs(Script::mute(), Waiting::default(), patience);
         assert!((6..=11).contains(&few), "{few} signs of life in {patience:?}");
         // Who is given up after a second says so the oftener.
-        let hasty = signs(Script::mute(), || Waiting, Duration::from_secs(1));
+        let hasty = signs(Script::mute(), Waiting::default(), Duration::from_secs(1));
         assert!(hasty >= 3, "{hasty} signs of life in a second");
     }
 
@@ -588,7 +577,7 @@ mod tests {
     #[test]
     fn what_came_is_told_soon() {
         let patience = SIGN_INTERVAL * 10;
-        let many = signs(Script::mute(), || Growing(AtomicU64::new(0)), patience);
+        let many = signs(Script::mute(), Waiting { more_bytes: 1, ..Waiting::default() }, patience);
         assert!(many > 15, "{many} words of what came in {patience:?}");
     }
 }

@@ -158,17 +158,24 @@ fn what_waited_behind_another_comes_to_the_next_link_after_it() {
     assert_eq!(wire.pipes()[1].stats.dropped_full, 1);
 }
 
+/// Of 251 packets of 1,250 bytes those that find room, of a line of 100 Mbit/s and 5 ms each way with a queue of one bandwidth-delay product,
+/// after a change.
+fn find_room(change: Option<Change>) -> usize {
+    let link = Link::new(Rate::mbit(100), Duration::from_millis(5)).with_queue(Queue::Bdp(1.0));
+    let mut wire = line(&[link]);
+    if let Some(change) = change {
+        wire.change(0, change, 0, &mut |_, _| {});
+    }
+    (0..=250).for_each(|mark| wire.send(0, &packet_to(1, 1250, mark), 0, &mut |_, _| {}));
+    run(&mut wire, Time::MAX).len()
+}
+
 /// A queue of one bandwidth-delay product follows the delay: 125,000 bytes at 100 Mbit/s and 5 ms each way, twice that at 10 ms.
 #[test]
 fn a_change_of_delay_sizes_the_queue_anew() {
     for (delay_ms, carried) in [(None, 100), (Some(10), 200), (Some(2), 40)] {
-        let link = Link::new(Rate::mbit(100), Duration::from_millis(5)).with_queue(Queue::Bdp(1.0));
-        let mut wire = line(&[link]);
-        if let Some(delay_ms) = delay_ms {
-            wire.change(0, Change::Delay(Duration::from_millis(delay_ms)), 0, &mut |_, _| {});
-        }
-        (0..=250).for_each(|mark| wire.send(0, &packet_to(1, 1250, mark), 0, &mut |_, _| {}));
-        assert_eq!(run(&mut wire, Time::MAX).len(), carried, "{delay_ms:?}");
+        let change = delay_ms.map(|delay_ms| Change::Delay(Duration::from_millis(delay_ms)));
+        assert_eq!(find_room(change), carried, "{delay_ms:?}");
     }
 }
 
@@ -176,13 +183,8 @@ fn a_change_of_delay_sizes_the_queue_anew() {
 #[test]
 fn a_change_of_rate_sizes_the_queue_anew() {
     for (mbit, carried) in [(None, 100), (Some(40), 40), (Some(200), 200)] {
-        let link = Link::new(Rate::mbit(100), Duration::from_millis(5)).with_queue(Queue::Bdp(1.0));
-        let mut wire = line(&[link]);
-        if let Some(mbit) = mbit {
-            wire.change(0, Change::Rate(Some(Rate::mbit(mbit))), 0, &mut |_, _| {});
-        }
-        (0..=250).for_each(|mark| wire.send(0, &packet_to(1, 1250, mark), 0, &mut |_, _| {}));
-        assert_eq!(run(&mut wire, Time::MAX).len(), carried, "{mbit:?}");
+        let change = mbit.map(|mbit| Change::Rate(Some(Rate::mbit(mbit))));
+        assert_eq!(find_room(change), carried, "{mbit:?}");
     }
 }
 

@@ -552,14 +552,27 @@ mod tests {
     use super::*;
     use crate::sim::PlannedFault;
 
+    /// Lets the next event happen.
+    fn turn_next(world: &mut World<'_>) {
+        let event = world.network.clock.next().unwrap();
+        world.turn(event);
+    }
+
+    /// A holder, and a receiver that begins then.
+    fn begins_at(begins_ns: u64, size_bytes: u64) -> Plan {
+        let mut plan = Plan::swarm(1, 2, size_bytes);
+        let Role::Receiver { starts_ns, .. } = &mut plan.nodes[1].role else { unreachable!() };
+        *starts_ns = begins_ns;
+        plan
+    }
+
     /// A run that is looked at in the middle: what is held there is found, each kind of it, and at its end nothing is.
     #[test]
     fn what_is_held_is_found() {
         let plan = Plan::swarm(1, 2, 1 << 20);
         let mut world = World::new(&plan, Trace::new(None)).unwrap();
         while world.nodes[0].serving.is_empty() {
-            let event = world.network.clock.next().unwrap();
-            world.turn(event);
+            turn_next(&mut world);
         }
         world.check_nothing_held();
         let held = ["node 0: 1 connections are open after the end", "node 1: its transfer has not ended"];
@@ -585,8 +598,7 @@ mod tests {
     fn midway(plan: &Plan, groups: u64) -> World<'_> {
         let mut world = World::new(plan, Trace::new(None)).unwrap();
         while world.nodes[1].transfer.is_none() || world.nodes[1].stored.written_groups < groups {
-            let event = world.network.clock.next().unwrap();
-            world.turn(event);
+            turn_next(&mut world);
         }
         world
     }
@@ -625,9 +637,7 @@ mod tests {
         ends_with(world, "1 bytes of permits are held after the end");
         drop(permit);
 
-        let mut late = plan.clone();
-        let Role::Receiver { starts_ns, .. } = &mut late.nodes[1].role else { unreachable!() };
-        *starts_ns = 60_000_000_000;
+        let late = begins_at(60_000_000_000, 4 << 20);
         for (ns, is_found) in [(29_000_000_000, false), (30_000_000_001, true)] {
             let mut world = midway(&late, 0);
             world.nodes[1].transfer.as_mut().unwrap().silent_for(ns);
@@ -649,18 +659,15 @@ mod tests {
     /// Lets everything up to `end_ns` happen.
     fn turn_until(world: &mut World<'_>, end_ns: u64) {
         while world.network.now_ns() < end_ns {
-            let event = world.network.clock.next().unwrap();
-            world.turn(event);
+            turn_next(world);
         }
     }
 
     /// A process that sleeps does nothing at all: who calls meanwhile is answered when it wakes.
     #[test]
     fn who_sleeps_answers_nobody() {
-        let mut plan = Plan::swarm(1, 2, 1 << 20);
+        let mut plan = begins_at(1_000_000_000, 1 << 20);
         plan.faults = vec![PlannedFault { at_ns: 0, for_ns: Some(4_000_000_000), fault: Fault::Freeze(0) }];
-        let Role::Receiver { starts_ns, .. } = &mut plan.nodes[1].role else { unreachable!() };
-        *starts_ns = 1_000_000_000;
         let mut world = World::new(&plan, Trace::new(None)).unwrap();
         turn_until(&mut world, 3_000_000_000);
         assert!(world.nodes[1].transfer.is_some());
@@ -705,22 +712,16 @@ mod tests {
     /// S40: who says nothing is hung up on after the time that a greeting may take, and not before.
     #[test]
     fn who_shows_no_right_is_hung_up_on() {
-        let mut plan = Plan::swarm(1, 2, 1 << 20);
-        let Role::Receiver { starts_ns, .. } = &mut plan.nodes[1].role else { unreachable!() };
-        *starts_ns = 100_000_000_000;
+        let plan = begins_at(100_000_000_000, 1 << 20);
         let mut world = World::new(&plan, Trace::new(None)).unwrap();
-        let next = |world: &mut World<'_>| {
-            let event = world.network.clock.next().unwrap();
-            world.turn(event);
-        };
-        next(&mut world);
+        turn_next(&mut world);
         let id = world.network.connect(1, 0);
         while world.nodes[0].serving.is_empty() {
-            next(&mut world);
+            turn_next(&mut world);
         }
         let due_ns = world.network.now_ns() + HELLO_TIMEOUT_MS * 1_000_000;
         while world.nodes[0].serving.contains_key(&id) && world.network.now_ns() <= due_ns {
-            next(&mut world);
+            turn_next(&mut world);
         }
         assert_eq!(world.network.now_ns(), due_ns);
         turn_until(&mut world, due_ns + 1_000_000_000);

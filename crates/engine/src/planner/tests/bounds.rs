@@ -40,6 +40,13 @@ pub(super) fn wait(planner: &mut Planner, mut now_us: u64) -> (u64, Vec<Asked>, 
     panic!("nothing is asked for");
 }
 
+/// A is gone and comes back: the first request that it gets then.
+fn reconnected(planner: &mut Planner, now_us: u64) -> RequestId {
+    planner.handle_down(now_us, A, None, false);
+    planner.handle_up(now_us, A, Some(MS));
+    drain(planner, now_us).0[0].request
+}
+
 /// P12, design 9, S10: groups that are sent again put off the end for as long as the groups of two units take, of a request that is
 /// wanted and of one that its source was told to leave. Where it cannot be told, all that it owes does: something new may stand behind it.
 #[test]
@@ -68,9 +75,7 @@ fn what_is_sent_again_counts_up_to_two_units() {
             for group in &groups {
                 planner.handle_group(now_us, A, first[0].request, *group);
             }
-            planner.handle_down(now_us, A, None, false);
-            planner.handle_up(now_us, A, Some(MS));
-            drain(&mut planner, now_us).0[0].request
+            reconnected(&mut planner, now_us)
         };
         for group in groups {
             now_us += S;
@@ -96,11 +101,6 @@ fn a_new_group_lets_what_is_sent_again_count_anew() {
         planner.handle_group(S, A, request, group);
     }
     let mut now_us = S;
-    let again = |planner: &mut Planner, now_us: u64| {
-        planner.handle_down(now_us, A, None, false);
-        planner.handle_up(now_us, A, Some(MS));
-        drain(planner, now_us).0[0].request
-    };
     let send = |planner: &mut Planner, now_us: &mut u64, request, groups: Range<u64>| {
         for group in groups {
             *now_us += S;
@@ -108,10 +108,10 @@ fn a_new_group_lets_what_is_sent_again_count_anew() {
             drain(planner, *now_us);
         }
     };
-    request = again(&mut planner, now_us);
+    request = reconnected(&mut planner, now_us);
     send(&mut planner, &mut now_us, request, 0..10);
     send(&mut planner, &mut now_us, request, 14..15);
-    request = again(&mut planner, now_us);
+    request = reconnected(&mut planner, now_us);
     send(&mut planner, &mut now_us, request, 0..5);
     assert_eq!((now_us, end_us(&mut planner, now_us)), (17 * S, 42 * S));
 }

@@ -344,7 +344,7 @@ impl Preview {
         if there.is_some_and(|(_, found)| file_type(found) == FileType::Directory) {
             return Err(is_directory());
         }
-        if there.is_some_and(|(_, found)| self.is_newer_here(entry, found)) {
+        if there.is_some_and(|(_, found)| self.settings.is_newer(entry, found)) {
             self.is_passed = true;
             return Ok(Planned::Keep);
         }
@@ -429,13 +429,6 @@ impl Preview {
         }
         candidates.spill(&self.landing.base);
         Ok(false)
-    }
-
-    /// With `-u`: what is there stays.
-    fn is_newer_here(&self, entry: &Entry, found: &Statx) -> bool {
-        let Kind::File { size_bytes, .. } = entry.kind else { return false };
-        file_type(found) == FileType::RegularFile
-            && self.settings.verdict(entry, size_bytes, found) == Verdict::Pass
     }
 
     /// What another directory has of an entry that is not there.

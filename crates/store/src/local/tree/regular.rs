@@ -24,16 +24,14 @@ use super::write::{Placed, TreeWriter, file_type, is_directory};
 
 impl TreeWriter {
     /// With `-u`: `found` stays, whatever other names the entry has, unless it is neither old nor new.
-    pub(super) fn is_newer(
+    pub(super) fn keeps_newer(
         &self,
         parent: &Rc<OpenDirectory>,
         name: &Name,
         entry: &Entry,
-        size_bytes: u64,
         found: &Statx,
     ) -> bool {
-        file_type(found) == FileType::RegularFile
-            && self.settings.verdict(entry, size_bytes, found) == Verdict::Pass
+        self.settings.is_newer(entry, found)
             && !(self.settings.may_keep_half(found) && left_whole(parent, name).is_some())
     }
 

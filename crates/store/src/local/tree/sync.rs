@@ -136,6 +136,12 @@ impl Settings {
         }
     }
 
+    /// With `-u`: what is there is a file, and newer than the entry's.
+    pub(super) fn is_newer(&self, entry: &Entry, found: &Statx) -> bool {
+        let Kind::File { size_bytes, .. } = entry.kind else { return false };
+        file_type(found) == FileType::RegularFile && self.verdict(entry, size_bytes, found) == Verdict::Pass
+    }
+
     /// The same as far as size and time tell.
     fn quick_verdict(&self, entry: &Entry, size_bytes: u64, found: &Statx) -> Verdict {
         let told = (entry.metadata.mtime_s, entry.metadata.mtime_ns);

@@ -572,7 +572,7 @@ impl TreeWriter {
         if let Some(group) = entry.metadata.link_group {
             if self.links.has(&group) {
                 let there = looked.as_ref().and_then(|found| found.as_ref());
-                if there.is_some_and(|found| self.is_newer(&parent, name, entry, size_bytes, found)) {
+                if there.is_some_and(|found| self.keeps_newer(&parent, name, entry, found)) {
                     return Ok(Placed::Passed);
                 }
                 let mut target = target(There::Nothing);
