@@ -87,7 +87,9 @@ fn shown(snapshot: &Snapshot, now: SystemTime) -> String {
             wrapped(&mut page, 2, &format!("-> {advice}"));
         }
     }
-    if snapshot.state == State::Running && !snapshot.is_tree {
+    if let Some(silent) = not_heard(snapshot) {
+        wrapped(&mut page, 2, &silent);
+    } else if snapshot.state == State::Running && !snapshot.is_tree {
         wrapped(&mut page, 2, &bottleneck(snapshot));
     }
     let at_hand = [
@@ -155,6 +157,20 @@ fn how_far(snapshot: &Snapshot, now: SystemTime) -> String {
     };
     let percent = (done_bytes as f64 * 100.0 / size_bytes.max(1) as f64) as u64;
     format!("{done} ({percent} %) after {elapsed}, {}/s{left}{time_left}", size(rate_bytes_per_s))
+}
+
+/// What is told of a running copy of which nothing came or was confirmed: its other end may not have answered at all.
+fn not_heard(snapshot: &Snapshot) -> Option<String> {
+    let nothing = snapshot.done_bytes == 0 && snapshot.bottleneck.is_none();
+    let is_silent = snapshot.sources.iter().all(|source| source.delivered_bytes == 0);
+    if snapshot.state != State::Running || !nothing || !is_silent {
+        return None;
+    }
+    let peer = snapshot.peer.as_deref()?;
+    Some(format!(
+        "nothing of it is there yet: {peer} has not answered, or looks at what it has. Does `ssh {peer}` get \
+         there, with the options of the command?"
+    ))
 }
 
 /// What holds it back, and what to do about it.

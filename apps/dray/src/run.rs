@@ -52,7 +52,10 @@ pub(crate) fn main() -> u8 {
         Ok(()) => 0,
         Err(error) => {
             // What went wrong at the far end of a copy has been told to the near end, which shows it.
-            if !is_remote || error.kind() == ErrorKind::Internal {
+            let is_told = is_remote
+                && error.kind() != ErrorKind::Internal
+                && !error.what().starts_with(dray_node::UNASKED);
+            if !is_told {
                 output.error(&error);
             }
             error.kind().exit_code()

@@ -8,10 +8,11 @@ use clap::error::{ContextKind, ContextValue, ErrorKind as Slip};
 use dray_core::{Error, ErrorKind};
 
 use crate::arguments::Arguments;
+use crate::pasted;
 use crate::sync::lacking;
 
 /// Options of scp and rsync that `cp` has not, and what to do instead.
-const HABITS: [(&str, &str); 8] = [
+const HABITS: [(&str, &str); 10] = [
     ("-v", "--version says which dray it is; `ssh -v HOST` shows what ssh does; --json tells every event"),
     ("--verbose", "--json tells every event; `ssh -v HOST` shows what ssh does"),
     ("-l", "say --bwlimit RATE: it counts KiB a second where scp counts Kbit"),
@@ -19,6 +20,8 @@ const HABITS: [(&str, &str); 8] = [
     ("-c", "say -o Ciphers=CIPHER"),
     ("-A", "say -o ForwardAgent=yes; it is not needed to copy"),
     ("--delete", "cp removes nothing"),
+    ("--progress", "progress is shown by itself on a terminal; --json tells it to programs"),
+    ("-V", "`dray --version` says which dray it is"),
     ("-3", "run dray cp on one of the two hosts, or copy here first"),
 ];
 /// How many slips of the keys a suggestion forgives.
@@ -96,7 +99,9 @@ fn advice(slip: &clap::Error, told: &str) -> String {
         }
         Slip::UnknownArgument => {
             if let Some(argument) = context(slip, ContextKind::InvalidArg)
-                && (is_of(told, "cp") || argument.starts_with("-v") || argument == "--verbose")
+                && (is_of(told, "cp")
+                    || argument.to_ascii_lowercase().starts_with("-v")
+                    || argument == "--verbose")
                 && let Some((_, advice)) = HABITS.iter().find(|(habit, _)| *habit == argument)
             {
                 return (*advice).into();
@@ -125,6 +130,12 @@ fn advice(slip: &clap::Error, told: &str) -> String {
             if let Some(command) = argument.and_then(|it| command_with(&it, std::env::args_os())) {
                 return format!("`dray {command} --help` says what it takes");
             }
+        }
+        Slip::MissingRequiredArgument
+            if is_of(told, "cp")
+                && std::env::args_os().any(|word| word.to_str().is_some_and(pasted::may_be_ticket)) =>
+        {
+            return "that is a ticket: `dray get TICKET [-o PLACE]` fetches what it is for".into();
         }
         Slip::MissingSubcommand | Slip::DisplayHelpOnMissingArgumentOrSubcommand => {
             return format!("one of {}; `dray --help` says what each does", commands().join(", "));
@@ -238,6 +249,9 @@ mod tests {
             ("dray frobnicate", "frobnicate", "usage: dray"),
             ("dray cp -c x a h:", "'-c'", "Ciphers"),
             ("dray cp -v a h:", "'-v'", "ssh -v"),
+            ("dray cp -V", "'-V'", "dray --version"),
+            ("dray sync -V a b", "'-V'", "dray --version"),
+            ("dray cp --progress a b", "'--progress'", "by itself"),
             ("dray -v", "'-v'", "--version"),
             ("dray cp a", "two are needed", "usage: dray cp <SRC>... <DST>"),
             ("dray sync -a a", "two are needed", "usage: dray sync"),

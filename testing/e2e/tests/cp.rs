@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use dray_e2e::actions::{NOBODY, WAYS, cp};
 use dray_e2e::data::{self, MIB, names_below};
+use dray_e2e::twins::{Way, going};
 use dray_e2e::{Host, Lab, gate};
 
 const LONG: Duration = Duration::from_secs(300);
@@ -622,6 +623,21 @@ fn where_nothing_can_be_made_is_one_error() {
                     "{way}: {text}"
                 );
             }
+        }
+        // So it does where `sync` makes the directory that everything goes into.
+        for options in [&["-a"][..], &["-a", "--delete"]] {
+            let (near, to) = (if way == "down" { b } else { a }, place.join("new"));
+            let way = match way {
+                "up" => Way::Up(b),
+                "down" => Way::Down(a),
+                _ => Way::Here,
+            };
+            let slashed = source.join("");
+            let outcome =
+                going(near.dray().arg("sync").args(options), &way, slashed.as_os_str(), &to).run().expect(6);
+            let text = outcome.stderr_text();
+            assert!(text.contains("new\": cannot make the destination: Read-only"), "{options:?}: {text}");
+            assert!(text.contains("your user may write") && !text.contains("the rest is done"), "{text}");
         }
     }
 }

@@ -128,7 +128,8 @@ impl FarEnd {
         }
         if error.kind() == ErrorKind::TimedOut {
             return error.context(host).or_advise(format!(
-                "does `ssh {host}` alone get there? The same command again goes on where this one stopped"
+                "does `{}` alone get there? The same command again goes on where this one stopped",
+                self.ssh_line()
             ));
         }
         if error.kind() != ErrorKind::Unreachable {
@@ -148,7 +149,7 @@ impl FarEnd {
                 .advise(self.deploy()),
             Some(126) => Error::new(ErrorKind::Refused, format!("{program} on {host} cannot be run"))
                 .advise("is it a program for that machine, and may your user run it there? --remote-dray names another"),
-            Some(255) if self.words.is_some() => why(host, &said),
+            Some(255) if self.words.is_some() => why(host, &self.options, &said),
             Some(code) if code != 0 => {
                 let kind = ErrorKind::from_exit_code(code).unwrap_or(ErrorKind::Unreachable);
                 if is_heard {
@@ -188,17 +189,23 @@ impl FarEnd {
         let host = &self.host;
         let what = format!("{host} printed {text:?} where dray was to speak");
         if is_refusal {
-            Error::new(ErrorKind::Refused, what)
-                .advise(format!(
-                    "either the login there runs no commands (`ssh {host} true` shows the same), or another program is \
-                     called dray there (--remote-dray names the right one)"
-                ))
+            Error::new(ErrorKind::Refused, what).advise(format!(
+                "either the login there runs no commands (`{} true` shows the same), or another program is \
+                     called dray there (--remote-dray names the right one)",
+                self.ssh_line()
+            ))
         } else {
             Error::new(ErrorKind::Protocol, what).advise(format!(
-                "`ssh {host} true` must print nothing: let start-up files of the shell there (.bashrc, .cshrc) print \
-                 only in interactive shells"
+                "`{} true` must print nothing: let start-up files of the shell there (.bashrc, .cshrc) print \
+                 only in interactive shells",
+                self.ssh_line()
             ))
         }
+    }
+
+    /// How ssh was called, to be tried by hand.
+    pub(super) fn ssh_line(&self) -> String {
+        self.options.command_line(&self.host)
     }
 
     fn what_it_lacks(&self) -> String {

@@ -208,8 +208,8 @@ impl Node {
         if is_mute.load(Ordering::Acquire) {
             let what = format!("{} said nothing for too long", far.host);
             return Err(Error::new(ErrorKind::TimedOut, what).advise(format!(
-                "does `ssh {}` alone reach it? the same command again goes on where this one stopped",
-                far.host
+                "does `{}` alone reach it? the same command again goes on where this one stopped",
+                far.ssh_line()
             )));
         }
         if let Some(failure) = origin.failure() {
@@ -235,6 +235,7 @@ impl Node {
     ) -> Result<Copied> {
         let asked = path.file_name().unwrap_or(path.as_os_str()).to_string_lossy();
         watch.begin(Role::Receiving, &asked, Some(&far_name(host)), nothing_yet(0));
+        watch.set_path(destination);
         let (mut far, mut channel) = FarEnd::start(Some(host), &options.ssh, observer, stop)?;
         let mut receiver = Receiver::new(self.hello(), None, false);
         let mut out = Vec::new();
@@ -348,6 +349,11 @@ pub(super) fn advised(error: Error, host: Option<&str>, role: CopyRole) -> Error
             error.or_advise(
                 "your key is confined to one directory there: paths are relative to it, and what it may is up to whoever set it up",
             )
+        }
+        (ErrorKind::Refused, _)
+            if ["is a directory", "is not a regular file"].iter().any(|it| error.what().ends_with(it)) =>
+        {
+            error.or_advise("no file takes its place: name another destination, or move that away first")
         }
         (ErrorKind::Refused, _) if error.to_string().contains("only root may") => {
             error.or_advise(format!("log in as root {there}, or leave --chown out"))
@@ -550,6 +556,8 @@ mod tests {
         let chown = "files cannot be given to \"www-data:\": only root may";
         assert_eq!(of(chown, Some("h"), CopyRole::Receive), "log in as root on h, or leave --chown out");
         assert_eq!(of(what, None, CopyRole::Receive), "choose a place here that your user may write to");
+        let directory = "destination \"d/x\" is a directory";
+        assert!(of(directory, Some("h"), CopyRole::Receive).starts_with("no file takes its place"));
         let missing = |role| {
             let error = Error::new(ErrorKind::NotFound, "cannot open directory \"x\"");
             advised(error, Some("h"), role).advice().unwrap_or_default().to_owned()

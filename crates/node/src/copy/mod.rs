@@ -30,7 +30,7 @@ use dray_core::{Error, ErrorKind, Result};
 use crate::Delivered;
 
 pub use reach::Confinement;
-pub use remote::refuse_remote;
+pub use remote::{UNASKED, refuse_remote};
 pub use ssh::{AddressFamily, SshOptions};
 pub use tree::{
     BasisUse, Chosen, DirectoryWish, SharedTree, SyncBackup, SyncBasis, SyncOptions, TreeCopied, TreeOptions,

@@ -29,6 +29,10 @@ use super::tree::{AskedTrees, Knows, is_told_a_list, read_chosen, read_more};
 use crate::explain::Watch;
 use crate::{Event, Node, Stop, plain_hello};
 
+/// How the error of a far end begins that nobody asked for anything: whoever started it has not heard of it.
+pub const UNASKED: &str =
+    "nothing was asked for on standard input, where `dray cp` and `dray sync` ask over ssh";
+
 /// How long the other side may take for its first messages.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -89,6 +93,9 @@ impl Node {
         let hello_body = match read_control(&mut channel, deadline) {
             Err(error) if error.kind() == ErrorKind::Protocol => {
                 return Err(tell(&mut channel, preface, error));
+            }
+            Err(error) if error.kind() == ErrorKind::Unreachable => {
+                return Err(error.context(UNASKED));
             }
             hello_body => hello_body?,
         };

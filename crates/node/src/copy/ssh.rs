@@ -56,6 +56,23 @@ const FIND_AND_RUN: &str = concat!(
 );
 
 impl SshOptions {
+    /// How somebody at a shell calls ssh to `host` with the same options.
+    pub(super) fn command_line(&self, host: &str) -> String {
+        let mut command = Command::new("ssh");
+        add_options(&mut command, self);
+        let mut line = "ssh".to_owned();
+        for word in command.get_args().chain([OsStr::new(host)]) {
+            let text = word.to_string_lossy();
+            line.push(' ');
+            let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=:@,%[]".contains(&byte);
+            match !text.is_empty() && text.bytes().all(is_plain) {
+                true => line.push_str(&text),
+                false => line.push_str(&quote(word).to_string_lossy()),
+            }
+        }
+        line
+    }
+
     /// The program that was named to run there; `None` if it is to be found.
     pub(super) fn named_program(&self) -> Option<&OsStr> {
         self.remote_dray.as_deref().filter(|name| *name != "dray")

@@ -9,6 +9,7 @@ use dray_core::text::one_line;
 use dray_core::{Error, ErrorKind, Result};
 use rustix::event::{PollFd, PollFlags};
 
+use super::ssh::SshOptions;
 use crate::lock;
 
 /// Bytes kept of what ssh says: the last ones say why it ended.
@@ -99,7 +100,7 @@ const MEANINGS: [(&[&str], ErrorKind, &str, &str); 8] = [
         &["Permission denied (", "Too many authentication failures", "No more authentication methods"],
         ErrorKind::Refused,
         "it refuses the login",
-        "is the user name right, and the key (-i FILE)? `ssh HOST` must get in",
+        "is the user name right, and the key (cp: -i FILE; sync: -e 'ssh -i FILE')? `ssh HOST` must get in",
     ),
     (
         &["Could not resolve hostname"],
@@ -111,7 +112,7 @@ const MEANINGS: [(&[&str], ErrorKind, &str, &str); 8] = [
         &["Connection refused"],
         ErrorKind::Unreachable,
         "nothing listens at its ssh port",
-        "is sshd running there, and the port right (-P PORT)?",
+        "is sshd running there, and the port right (cp: -P PORT; sync: -e 'ssh -p PORT')?",
     ),
     (
         &["timed out", "No route to host", "Network is unreachable"],
@@ -139,14 +140,14 @@ const MEANINGS: [(&[&str], ErrorKind, &str, &str); 8] = [
 ];
 
 /// Why ssh to `host`, which said `words`, came to nothing.
-pub(super) fn why(host: &str, words: &str) -> Error {
+pub(super) fn why(host: &str, options: &SshOptions, words: &str) -> Error {
     let last = words.lines().map(str::trim).rfind(|line| !line.is_empty());
     for (signs, kind, meaning, advice) in MEANINGS {
         if let Some(line) = words.lines().find(|line| signs.iter().any(|sign| line.contains(sign))) {
             let told = one_line(if kind == ErrorKind::Refused { "" } else { line.trim() });
             let told = if told.is_empty() { String::new() } else { format!(" ({told})") };
             return Error::new(kind, format!("ssh to {host}: {meaning}{told}"))
-                .advise(advice.replace("HOST", host));
+                .advise(advice.replace("ssh HOST", &options.command_line(host)).replace("HOST", host));
         }
     }
     let what = match last {
@@ -154,7 +155,8 @@ pub(super) fn why(host: &str, words: &str) -> Error {
         None => format!("ssh to {host} failed"),
     };
     Error::new(ErrorKind::Unreachable, what).advise(format!(
-        "does `ssh {host}` alone get there? If ssh says nothing, dray may have been killed there"
+        "does `{}` alone get there? If ssh says nothing, dray may have been killed there",
+        options.command_line(host)
     ))
 }
 
@@ -186,10 +188,27 @@ mod tests {
             ("something new\n\n", 5, "failed: something new"),
             ("", 5, "ssh to h failed"),
         ] {
-            let error = why("h", words);
+            let error = why("h", &SshOptions::default(), words);
             assert_eq!(error.kind().exit_code(), kind, "{words}");
             assert!(error.to_string().contains(part) && !error.to_string().contains("HOST"), "{error}");
             assert!(error.advice().is_some_and(|advice| !advice.contains("HOST")), "{error}");
+        }
+    }
+
+    /// What is to be tried by hand has the options of the command: without them it is another host, or another login.
+    #[test]
+    fn ssh_is_called_as_it_was() {
+        let options = SshOptions {
+            port: Some(2222),
+            identities: vec!["/k/my key".into()],
+            options: vec!["User=me".into()],
+            ..SshOptions::default()
+        };
+        let line = "`ssh -p 2222 -i '/k/my key' -o User=me h`";
+        for words in ["root@h: Permission denied (publickey).\n", "Host key verification failed.\n", "new\n"]
+        {
+            let error = why("h", &options, words);
+            assert!(error.advice().is_some_and(|advice| advice.contains(line)), "{error:?}");
         }
     }
 

@@ -3,7 +3,9 @@
 
 use std::collections::VecDeque;
 use std::path::Path;
+use std::sync::mpsc::{self, RecvTimeoutError, Sender};
 use std::sync::{Arc, Mutex, Weak};
+use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use dray_core::Result;
@@ -30,10 +32,23 @@ pub(crate) type Figures = Box<dyn Fn() -> Option<Snapshot> + Send + Sync>;
 /// Watches one transfer of this process.
 pub(crate) struct Watch {
     shared: Arc<Shared>,
+    door: Arc<Door>,
+    /// Opens it in time, though nothing comes and nobody calls [`Watch::tick`].
+    opener: Mutex<Option<Opener>>,
+}
+
+/// Where a transfer is asked about.
+struct Door {
     paths: Paths,
     answering: Mutex<Option<Answering>>,
     /// Whether a socket was worth trying; it is tried once.
-    is_told: Mutex<bool>,
+    is_tried: Mutex<bool>,
+}
+
+/// A thread that waits for the moment from which the transfer is worth telling; it ends once the sender is dropped.
+struct Opener {
+    until: Sender<()>,
+    thread: JoinHandle<()>,
 }
 
 /// What the thread that answers needs.
@@ -78,9 +93,12 @@ impl Watch {
                 samples: Mutex::default(),
                 last: Mutex::default(),
             }),
-            paths: paths.clone(),
-            answering: Mutex::default(),
-            is_told: Mutex::new(false),
+            door: Arc::new(Door {
+                paths: paths.clone(),
+                answering: Mutex::default(),
+                is_tried: Mutex::new(false),
+            }),
+            opener: Mutex::default(),
         }
     }
 
@@ -92,6 +110,20 @@ impl Watch {
         about.peer = peer.map(told);
         drop(about);
         *lock(&self.shared.figures) = Some(figures);
+        let mut opener = lock(&self.opener);
+        if opener.is_none() {
+            let (shared, door) = (self.shared.clone(), self.door.clone());
+            let (until, ended) = mpsc::channel();
+            let open = move || {
+                let left = WORTH_TELLING.saturating_sub(shared.began.elapsed());
+                if ended.recv_timeout(left) == Err(RecvTimeoutError::Timeout) {
+                    door.open(&shared);
+                }
+            };
+            // Without the thread it is told of once something comes.
+            let spawned = thread::Builder::new().name("told".into()).spawn(open);
+            *opener = spawned.ok().map(|thread| Opener { until, thread });
+        }
     }
 
     /// Where the bytes go.
@@ -115,9 +147,8 @@ impl Watch {
         if let Some(figures) = self.shared.figures_now() {
             self.shared.sample(now, &figures);
         }
-        if self.is_worth_telling() && !std::mem::replace(&mut *lock(&self.is_told), true) {
-            // Without a socket the transfer goes on, and nobody is told of it while it runs.
-            *lock(&self.answering) = socket::answer(&self.paths, self.shared.answers());
+        if self.is_worth_telling() {
+            self.door.open(&self.shared);
         }
     }
 
@@ -130,6 +161,10 @@ impl Watch {
 
     /// The command ends like this. Leaves the last snapshot behind if somebody may ask for it.
     pub(crate) fn end<T>(self, result: &Result<T>) {
+        if let Some(Opener { until, thread }) = lock(&self.opener).take() {
+            drop(until);
+            let _ = thread.join();
+        }
         self.freeze();
         let Some(last) = lock(&self.shared.last).clone() else { return };
         {
@@ -141,13 +176,23 @@ impl Watch {
         }
         if self.is_worth_telling() || result.is_err() {
             // First this, then the end of the socket: there is always somebody who answers.
-            history::keep(&self.paths, &self.shared.complete(last, Instant::now()));
+            history::keep(&self.door.paths, &self.shared.complete(last, Instant::now()));
         }
-        drop(lock(&self.answering).take());
+        drop(lock(&self.door.answering).take());
     }
 
     fn is_worth_telling(&self) -> bool {
         self.shared.began.elapsed() >= WORTH_TELLING
+    }
+}
+
+impl Door {
+    /// Answers from now on, if that was not tried yet. Without a socket the transfer goes on, and nobody is told of it while it
+    /// runs.
+    fn open(&self, shared: &Arc<Shared>) {
+        if !std::mem::replace(&mut *lock(&self.is_tried), true) {
+            *lock(&self.answering) = socket::answer(&self.paths, shared.answers());
+        }
     }
 }
 
@@ -286,4 +331,43 @@ fn micros(time: Duration) -> u64 {
 
 fn unix_us() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, micros)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::explain;
+
+    /// Issue "`dray explain`": a transfer whose other end has not answered is told of, though nothing comes that would call for
+    /// it; one that is over, or was given up before it began, is not.
+    #[test]
+    fn a_transfer_that_waits_is_told() {
+        let dir = tempfile::tempdir().unwrap();
+        let paths = Paths::below(dir.path());
+        let begun = |command| {
+            let watch = Watch::new(&paths, command);
+            watch.begin(Role::Receiving, "x", Some("h"), nothing_yet(0));
+            watch
+        };
+        let (first, second, never) = (begun("cp"), begun("sync"), Watch::new(&paths, "get"));
+        let running = || {
+            let mut told: Vec<_> = explain::running(&paths).into_iter().map(|told| told.command).collect();
+            told.sort_unstable();
+            told
+        };
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while running() != ["cp", "sync"] {
+            assert!(Instant::now() < deadline, "{:?}", running());
+            thread::sleep(Duration::from_millis(10));
+        }
+        first.end(&Ok(()));
+        assert_eq!(running(), ["sync"]);
+        drop(second);
+        never.end(&Ok(()));
+        assert!(running().is_empty());
+        // One that is over before it is worth telling leaves no socket either.
+        begun("cp").end(&Ok(()));
+        thread::sleep(WORTH_TELLING * 2);
+        assert!(running().is_empty());
+    }
 }

@@ -375,9 +375,10 @@ impl Holding<'_> {
     /// The copy is over. Where something may be deleted, what failed may be a deletion, after much that was done.
     fn end(&self, copied: &TreeCopied, request: &TreeRequest) -> Result<()> {
         let deletes = request.options.sync.as_ref().is_some_and(|sync| sync.delete);
-        // What was to be in it was looked at, and left out.
+        // What was to be in it was looked at, and left out. Nothing is deleted in a destination that could not be made.
         let is_all = |path: &Path, reason: &str| {
-            copied.entries <= u64::from(!deletes) || (!deletes && is_unmade_root(path, reason, request))
+            let may_delete = deletes && Unmade::of(reason) != Some(Unmade::Destination);
+            copied.entries <= u64::from(!deletes) || (!may_delete && is_unmade_root(path, reason, request))
         };
         if copied.failed == 1
             && copied.files + copied.unchanged == 0
@@ -399,11 +400,17 @@ fn is_unmade_root(path: &Path, reason: &str, request: &TreeRequest) -> bool {
         let (Location::Local(from) | Location::Remote { path: from, .. }) = source;
         !sync::name_of(from, request.options.sync.is_some()).is_empty()
     });
-    match (path.components().count(), Unmade::of(reason)) {
+    // The directory that everything goes into is told as ".".
+    match (below(path).components().count(), Unmade::of(reason)) {
         (0, Some(Unmade::Destination)) => true,
         (1, Some(Unmade::Entry)) => is_named || path.file_name() == to.file_name(),
         _ => false,
     }
+}
+
+/// The path of an entry in its destination, empty for that itself.
+fn below(path: &Path) -> &Path {
+    path.strip_prefix(".").unwrap_or(path)
 }
 
 /// The error of a copy of one source of which nothing but this came to pass.
@@ -417,7 +424,7 @@ fn sole_error(path: &Path, kind: ErrorKind, reason: &str, request: &TreeRequest)
     };
     if is_unmade_root(path, reason, request) {
         let to = match &request.destination {
-            Location::Local(to) if to.is_dir() => to.join(path),
+            Location::Local(to) if to.is_dir() => to.join(below(path)),
             Location::Local(to) | Location::Remote { path: to, .. } => to.clone(),
         };
         let error = Error::new(kind, format!("{to:?}: cannot {reason}"));
@@ -628,6 +635,16 @@ mod tests {
         assert!(error.advice().is_some() && refused("new/folder", "dir", &failed(9)).is_ok());
         assert!(refused("folder", "dir/.", &failed(9)).is_ok());
         assert!(refused("new", "dir", &TreeCopied { files: 1, ..failed(9) }).is_ok());
+        // The place of all of them, which `sync SRC/ DST` makes; nothing can have been deleted there.
+        for deletes in [false, true] {
+            let holding = Holding { observer: &Nobody, held: Mutex::new(Held::Nothing) };
+            let reason = "make the destination: no".to_owned();
+            holding.event(Event::EntryFailed { path: ".".into(), kind: ErrorKind::Refused, reason });
+            let sync = SyncOptions { delete: deletes, ..SyncOptions::default() };
+            let error = holding.end(&failed(9), &request("dir/", Some(sync))).unwrap_err();
+            assert_eq!(error.to_string(), "\"/ro/new\": cannot make the destination: no");
+            assert!(error.advice().unwrap().contains("your user may write"), "{error:?}");
+        }
         // Where it was looked for.
         let missing = |source| {
             let holding = Holding { observer: &Nobody, held: Mutex::new(Held::Nothing) };

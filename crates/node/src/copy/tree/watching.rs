@@ -1,6 +1,7 @@
 //! What whoever runs `dray explain` is told of a copy of trees, from the end where its command was given. What that leaves in the data directory,
 //! or makes among sockets, must be no entry of the trees themselves: such a copy is not told.
 
+use std::borrow::Cow;
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -10,6 +11,7 @@ use dray_core::{Error, ErrorKind, Result};
 
 use super::{TreeCopied, TreeRequest, entries_told};
 use crate::copy::Location;
+use crate::copy::local::is_local_host;
 use crate::explain::{Role, Snapshot, Watch};
 use crate::{Event, Node, Observer};
 
@@ -20,8 +22,8 @@ pub(super) struct About<'a> {
     what: String,
     peer: Option<&'a OsStr>,
     to: &'a Path,
-    /// What it reads and writes here.
-    here: Vec<&'a Path>,
+    /// What it reads and writes here, also by way of ssh.
+    here: Vec<Cow<'a, Path>>,
     /// It changes nothing, and there is nothing to tell.
     dry_run: bool,
 }
@@ -40,14 +42,19 @@ impl<'a> About<'a> {
         let role = if to_host.is_some() { Role::Sending } else { Role::Receiving };
         let what = format!("{}{more}", from.display());
         let here = request.sources.iter().chain([&request.destination]).map(parts);
-        let here = here.filter_map(|(host, path)| host.is_none().then_some(path)).collect();
+        let here = here.filter_map(|(host, path)| match host {
+            None => Some(Cow::Borrowed(path)),
+            // Another user's home, perhaps: then this one's data directory is not in it.
+            Some(host) => is_local_host(host).then(|| Cow::Owned(home().join(path))),
+        });
+        let here = here.collect();
         About { command, role, what, peer: to_host.or(from_host), to, here, dry_run: request.options.dry_run }
     }
 
     /// One of a directory that is shared by a ticket.
     pub(super) fn ticket(command: &'a str, to: &'a Path, dry_run: bool) -> About<'a> {
         let what = "the directory of a ticket".to_owned();
-        About { command, role: Role::Receiving, what, peer: None, to, here: vec![to], dry_run }
+        About { command, role: Role::Receiving, what, peer: None, to, here: vec![to.into()], dry_run }
     }
 
     /// Whether `directory` lies in what is read or written here, or has it.
@@ -56,6 +63,11 @@ impl<'a> About<'a> {
         let meets = |path: PathBuf| directory.starts_with(&path) || path.starts_with(&directory);
         self.here.iter().any(|path| path.canonicalize().is_ok_and(meets))
     }
+}
+
+/// Where relative paths begin for a login of this user over ssh.
+fn home() -> PathBuf {
+    std::env::var_os("HOME").map(PathBuf::from).unwrap_or_default()
 }
 
 fn parts(place: &Location) -> (Option<&OsStr>, &Path) {
@@ -152,5 +164,8 @@ mod tests {
         fs::create_dir(data.join("ended")).unwrap();
         assert!(has(vec![local("home/.local/share/dray/ended")], far()));
         assert!(!has(vec![local("other")], far()) && !has(vec![far()], local("other")));
+        let by_ssh = |path: PathBuf| Location::Remote { host: "me@localhost".into(), path };
+        assert!(has(vec![by_ssh(home.clone())], local("other")) && has(vec![local("other")], by_ssh(home)));
+        assert!(!has(vec![by_ssh(dir.path().join("other"))], local("other")));
     }
 }

@@ -17,6 +17,7 @@ use super::directory::Directory;
 use super::landing::Landing;
 use super::listing::Listing;
 use super::opened::Mark;
+use super::overwrite::is_left_half;
 use super::place::{Identity, identity_of, same_name};
 use super::settings::{Changes, Differences, Settings, WriteOptions};
 use super::sync::{Done, How, Verdict, in_the_way};
@@ -344,7 +345,9 @@ impl Preview {
         if there.is_some_and(|(_, found)| file_type(found) == FileType::Directory) {
             return Err(is_directory());
         }
-        if there.is_some_and(|(_, found)| self.settings.is_newer(entry, found)) {
+        if there.is_some_and(|(parent, found)| {
+            self.settings.is_newer(entry, found) && !self.is_half(parent, name, found)
+        }) {
             self.is_passed = true;
             return Ok(Planned::Keep);
         }
@@ -479,6 +482,11 @@ impl Preview {
         done
     }
 
+    /// True if a run that was cut off left the file neither old nor new, whatever its size and time say.
+    fn is_half(&self, parent: &Directory, name: &Name, found: &Statx) -> bool {
+        self.settings.may_keep_half(found) && is_left_half(&self.settings, parent, name)
+    }
+
     /// What would become of something other than a directory, with something other than a directory in its place.
     fn file(&self, parent: &Directory, name: &Name, entry: &Entry, found: &Statx) -> Planned {
         let settings = &self.settings;
@@ -495,6 +503,7 @@ impl Preview {
                     {
                         Planned::Replace
                     }
+                    Verdict::Pass | Verdict::Keep if self.is_half(parent, name, found) => Planned::Replace,
                     Verdict::Pass => Planned::Keep,
                     Verdict::Keep => Planned::stays(differences()),
                     Verdict::Compare => Planned::Compare,

@@ -115,7 +115,8 @@ pub struct OpenFile {
 impl FileToSend {
     /// Opens it, if it still is a regular file.
     pub fn open(&self) -> Result<OpenFile> {
-        let failed = |error| Error::file("open the file", error);
+        // Whoever hears of it names the entry by its place at the destination.
+        let failed = |error| Error::file("open the source's file", error);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let opened = match self.is_guarded {
             true => self.directory.file_unmounted(&self.name),

@@ -375,7 +375,11 @@ impl TreeWriter {
             match rustix::fs::mkdirat(&self.landing.base, make.as_bytes(), mode) {
                 Ok(()) => is_new = true,
                 Err(Errno::EXIST) => {}
-                Err(error) => return Err(Error::file(MAKE_DESTINATION, error.into())),
+                Err(error) => {
+                    // There is nothing in it that could be deleted.
+                    self.candidates = None;
+                    return Err(Error::file(MAKE_DESTINATION, error.into()));
+                }
             }
             self.landing.base = self.landing.base.child(make.as_bytes()).map_err(failed)?;
         } else if let Some(make) = self.landing.make.clone() {

@@ -168,6 +168,13 @@ fn what_was_cut_off_waits_as_a_whole() {
         SyncOptions { backup: backup(), ..in_place() },
     ] {
         let is_last = sync.backup.is_some();
+        // A plan says so, too.
+        let landing = Landing::resolve_sync(&Origin::Anywhere, &to, &[Vec::new()]).unwrap();
+        let changes = Changes { sync: Some(sync.clone()), ..Changes::default() };
+        let mut preview = Preview::new(landing, MINE, changes);
+        preview.root(0, &directory(None)).unwrap();
+        let planned = preview.entry(&file("f", &new)).unwrap().unwrap();
+        assert!(matches!(planned, Planned::Replace | Planned::Compare), "{planned:?}");
         let mut writer = begun(&to, sync);
         let mut target = wanted(&mut writer, &file("f", &new));
         target.find_left();
