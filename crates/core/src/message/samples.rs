@@ -426,6 +426,20 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 lane: None,
                 lost: None,
                 pack: None,
+                brief: None,
+            }),
+        ),
+        (
+            "pull-brief",
+            Message::Pull(Pull {
+                request: 3,
+                runs: vec![Run { first: 50, count: 1, known: Some([0x88; 32].into()), ..Run::default() }],
+                settled: 7,
+                batches: 9,
+                lane: None,
+                lost: None,
+                pack: None,
+                brief: Some(true),
             }),
         ),
         (
@@ -443,6 +457,7 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 lane: Some(2),
                 lost: Some(1),
                 pack: None,
+                brief: None,
             }),
         ),
         (
@@ -455,6 +470,7 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 lane: Some(2),
                 lost: None,
                 pack: Some(true),
+                brief: None,
             }),
         ),
         (
@@ -474,6 +490,7 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 lane: None,
                 lost: None,
                 pack: None,
+                brief: None,
             }),
         ),
         (
@@ -496,6 +513,7 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 lane: None,
                 lost: None,
                 pack: None,
+                brief: None,
             }),
         ),
         (
@@ -514,6 +532,7 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 lane: Some(2),
                 lost: None,
                 pack: None,
+                brief: None,
             }),
         ),
         (
@@ -533,6 +552,7 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 lane: Some(2),
                 lost: None,
                 pack: None,
+                brief: None,
             }),
         ),
         (
@@ -555,6 +575,7 @@ pub fn samples() -> Vec<(&'static str, Message)> {
                 lane: None,
                 lost: None,
                 pack: None,
+                brief: None,
             }),
         ),
         (

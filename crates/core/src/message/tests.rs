@@ -177,6 +177,7 @@ fn the_largest_pull_is_heard() {
             lane,
             lost,
             pack: Some(true),
+            brief: Some(true),
         };
         let bytes = Message::Pull(pull.clone()).to_bytes();
         assert!(bytes.len() <= CONTROL_FRAME_BYTES_MAX, "{} bytes", bytes.len());
@@ -190,7 +191,16 @@ fn questions_for_sums_of_files_are_bounded() {
     let is_taken = |block_bytes, sum_bytes, runs: Vec<BlockRun>| {
         let sums = Some(Box::new(BlockSums { block_bytes, sum_bytes, runs, is_code: None }));
         let runs = vec![Run { first: 1, count: 1, sums, ..Run::default() }];
-        let pull = Pull { request: 1, runs, settled: 0, batches: 32, lane: None, lost: None, pack: None };
+        let pull = Pull {
+            request: 1,
+            runs,
+            settled: 0,
+            batches: 32,
+            lane: None,
+            lost: None,
+            pack: None,
+            brief: None,
+        };
         Message::from_bytes(&Message::Pull(pull).to_bytes()).is_ok()
     };
     let run = |blocks| BlockRun { start: 0, blocks };

@@ -156,6 +156,9 @@ pub struct Pull {
     /// Whether what leaves over `lane`, or this channel, may be packed from here on (feature `packed-tree`); absent: as before.
     #[n(6)]
     pub pack: Option<bool>,
+    /// A content that has the hash `known` need not be answered with it.
+    #[n(7)]
+    pub brief: Option<bool>,
 }
 
 /// Entries in a row.

@@ -2,7 +2,7 @@
 //! asked; a record never spans two frames.
 //!
 //! ```text
-//! byte 0     kind: 1 bytes, 2 hole, 3 done, 4 again, 5 same, 6 failed, 7 chunks, 8 sums
+//! byte 0     kind: 1 bytes, 2 hole, 3 done, 4 again, 5 same, 6 failed, 7 chunks, 8 sums, 9 same, without its hash
 //! bytes 1-3  length of the body, big-endian
 //! ```
 
@@ -14,8 +14,10 @@ use super::chunks::check_chunks;
 
 /// Bytes in front of a record's body.
 pub const RECORD_HEAD_BYTES: usize = 4;
+/// Bytes of a hash.
+const HASH_BYTES: usize = 32;
 /// Hash, size, seconds and nanoseconds of the modification time.
-const DONE_BYTES: usize = 52;
+const DONE_BYTES: usize = HASH_BYTES + 20;
 
 /// One record.
 #[derive(Clone, PartialEq, Debug)]
@@ -68,11 +70,16 @@ impl Finished {
     }
 
     fn from_bytes(bytes: &[u8]) -> Option<Finished> {
-        let (hash, rest) = bytes.split_first_chunk::<32>()?;
-        let (size, rest) = rest.split_first_chunk::<8>()?;
+        let (hash, state) = bytes.split_first_chunk::<HASH_BYTES>()?;
+        Finished::with_state(*hash, state)
+    }
+
+    /// With this hash, and size and time as they are written.
+    fn with_state(hash: [u8; HASH_BYTES], state: &[u8]) -> Option<Finished> {
+        let (size, rest) = state.split_first_chunk::<8>()?;
         let (seconds, rest) = rest.split_first_chunk::<8>()?;
         let finished = Finished {
-            hash: *hash,
+            hash,
             size_bytes: u64::from_be_bytes(*size),
             mtime_s: i64::from_be_bytes(*seconds),
             mtime_ns: u32::from_be_bytes(rest.try_into().ok()?),
@@ -95,6 +102,16 @@ impl Record<'_> {
             Record::Sums(sums) => push(out, 8, sums),
         }
     }
+
+    /// The same for a receiver that knows the hash `known` and need not hear it again.
+    pub fn push_briefly(&self, known: &[u8; HASH_BYTES], out: &mut Vec<u8>) {
+        match self {
+            Record::Same(finished) if finished.hash == *known => {
+                push(out, 9, &finished.to_bytes()[HASH_BYTES..]);
+            }
+            record => record.push(out),
+        }
+    }
 }
 
 fn push(out: &mut Vec<u8>, kind: u8, body: &[u8]) {
@@ -113,8 +130,9 @@ pub fn bytes_head(len: usize) -> [u8; RECORD_HEAD_BYTES] {
     record_head(1, len)
 }
 
-/// Takes the next record off the front of a data frame's body. `Protocol` if there is none that holds.
-pub fn take_record<'a>(rest: &mut &'a [u8]) -> Result<Record<'a>> {
+/// Takes the next record off the front of a data frame's body; `known` is the hash that its sender need not say again, if it was
+/// told one. `Protocol` if there is none that holds.
+pub fn take_record<'a>(rest: &mut &'a [u8], known: Option<&[u8; HASH_BYTES]>) -> Result<Record<'a>> {
     let bad = |why: &str| Error::new(ErrorKind::Protocol, format!("record is malformed: {why}"));
     let (head, tail) =
         rest.split_first_chunk::<RECORD_HEAD_BYTES>().ok_or_else(|| bad("it is shorter than its head"))?;
@@ -144,6 +162,10 @@ pub fn take_record<'a>(rest: &mut &'a [u8]) -> Result<Record<'a>> {
             None => Err(bad("impossible chunks")),
         },
         8 if len > 0 => Ok(Record::Sums(body)),
+        9 => {
+            let known = known.ok_or_else(|| bad("the same as what nobody told of"))?;
+            Finished::with_state(*known, body).map(Record::Same).ok_or_else(|| bad("an impossible end"))
+        }
         _ => Err(bad("an unknown kind")),
     }
 }
@@ -174,9 +196,26 @@ mod tests {
         samples().iter().for_each(|record| record.push(&mut frame));
         let mut rest = &frame[..];
         for record in samples() {
-            assert_eq!(take_record(&mut rest).unwrap(), record);
+            assert_eq!(take_record(&mut rest, None).unwrap(), record);
         }
         assert!(rest.is_empty());
+        // What is known need not be said; what it is not the same as must be, and so must everything else.
+        let (mut brief, mut plain) = (Vec::new(), Vec::new());
+        for record in samples() {
+            let before = (brief.len(), plain.len());
+            record.push_briefly(&[7; 32], &mut brief);
+            record.push_briefly(&[8; 32], &mut plain);
+            let saved = if matches!(record, Record::Same(_)) { 32 } else { 0 };
+            assert_eq!(brief.len() - before.0 + saved, plain.len() - before.1, "{record:?}");
+        }
+        assert_eq!(plain, frame);
+        let mut rest = &brief[..];
+        for record in samples() {
+            assert_eq!(take_record(&mut rest, Some(&[7; 32])).unwrap(), record);
+        }
+        let same = &brief[brief.iter().rposition(|byte| *byte == 9).unwrap()..];
+        assert!(take_record(&mut &same[..24], Some(&[7; 32])).is_ok());
+        assert_eq!(take_record(&mut &same[..24], None).unwrap_err().kind(), ErrorKind::Protocol);
         for bad in [
             &[][..],
             &[1, 0, 0, 0],
@@ -191,8 +230,14 @@ mod tests {
             &[7, 0, 0, 3, 1, 1, 1],
             &[8, 0, 0, 0],
             &[9, 0, 0, 0],
+            &[9, 0, 0, 1, 0],
+            &[10, 0, 0, 0],
         ] {
-            assert_eq!(take_record(&mut &bad[..]).unwrap_err().kind(), ErrorKind::Protocol, "{bad:?}");
+            assert_eq!(
+                take_record(&mut &bad[..], Some(&[7; 32])).unwrap_err().kind(),
+                ErrorKind::Protocol,
+                "{bad:?}"
+            );
         }
     }
 
@@ -201,7 +246,7 @@ mod tests {
         #[test]
         fn any_bytes_terminate(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
             let mut rest = &bytes[..];
-            while !rest.is_empty() && take_record(&mut rest).is_ok() {}
+            while !rest.is_empty() && take_record(&mut rest, Some(&[7; 32])).is_ok() {}
         }
     }
 }

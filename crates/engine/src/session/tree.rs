@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use dray_core::block_mask::Have;
-use dray_core::message::{BlockSums, Part, Run};
+use dray_core::message::{BlockSums, Part, Pull};
 use dray_core::{Error, ErrorKind};
 
 mod digesting;
@@ -39,6 +39,8 @@ pub struct Owed {
     pub have: Option<Arc<Have>>,
     /// The request ends with it.
     pub is_last: bool,
+    /// If the content is `known`, its hash need not be said.
+    pub is_brief: bool,
 }
 
 impl Owed {
@@ -47,9 +49,11 @@ impl Owed {
         self.cut.is_some() || self.sums.is_some()
     }
 
-    /// What the runs of `request` ask for, in their order.
-    pub fn of(request: u32, runs: &[Run]) -> Vec<Owed> {
-        let mut all: Vec<Owed> = runs
+    /// What the runs of a pull ask for, in their order.
+    pub fn of(pull: &Pull) -> Vec<Owed> {
+        let (request, is_brief) = (pull.request, pull.brief == Some(true));
+        let mut all: Vec<Owed> = pull
+            .runs
             .iter()
             .flat_map(|run| {
                 let known = run.known.map(|hash| *hash);
@@ -64,6 +68,7 @@ impl Owed {
                     sums: sums.clone(),
                     have: have.clone(),
                     is_last: false,
+                    is_brief,
                 };
                 (run.first..run.first + run.count).map(owed)
             })

@@ -86,7 +86,8 @@ pub(super) trait Outlet {
 pub(super) fn answer(outlet: &mut impl Outlet, file: &dyn TreeFile, owed: &Owed) -> Result<()> {
     outlet.change(|frames| frames.request = owed.request);
     let is_part = owed.part.is_some() || owed.is_question();
-    let mut records = Records { outlet: &mut *outlet, is_part, is_linked: file.is_linked() };
+    let known = owed.known.filter(|_| owed.is_brief);
+    let mut records = Records { outlet: &mut *outlet, known, is_part, is_linked: file.is_linked() };
     let sent = match (owed.part, &owed.have) {
         _ if owed.is_question() => file.cut(owed, &mut records),
         (Some(part), Some(have)) => file.send_rest(&part, have, &mut records),
@@ -108,6 +109,8 @@ pub(super) fn answer(outlet: &mut impl Outlet, file: &dyn TreeFile, owed: &Owed)
 /// Takes the records of one content, or of a part of one.
 struct Records<'a, O> {
     outlet: &'a mut O,
+    /// A hash that need not be said.
+    known: Option<[u8; 32]>,
     is_part: bool,
     is_linked: bool,
 }
@@ -132,7 +135,10 @@ impl<O: Outlet> RecordSink for Records<'_, O> {
 
     fn record(&mut self, record: &Record<'_>) -> Result<(), SendError> {
         let mut bytes = Vec::with_capacity(64);
-        record.push(&mut bytes);
+        match &self.known {
+            Some(known) => record.push_briefly(known, &mut bytes),
+            None => record.push(&mut bytes),
+        }
         self.outlet.make_room(bytes.len()).map_err(SendError::Channel)?;
         let (is_part, is_linked) = (self.is_part, self.is_linked);
         self.outlet.count_sent(&|sent| sent.record(record, is_part, is_linked));

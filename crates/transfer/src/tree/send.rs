@@ -342,7 +342,7 @@ impl Server<'_> {
         }
         let elsewhere = self.lanes.map_or(0, |lanes| lanes.account().owed);
         self.machine.handle_pull(&pull, elsewhere)?;
-        let owed = Owed::of(pull.request, &pull.runs);
+        let owed = Owed::of(&pull);
         let mut found = Vec::with_capacity(owed.len());
         for owed in &owed {
             // Over a connection that may be lost, or in parts, it may be asked for again until it is settled.
@@ -611,7 +611,7 @@ mod tests {
         let run = Run { first: 0, count: 1, ..Run::default() };
         let batches = dray_core::limits::TREE_BATCHES_MAX.into();
         let (runs, settled) = (vec![run], 0);
-        Message::Pull(Pull { request: 1, runs, settled, batches, lane: None, lost: None, pack })
+        Message::Pull(Pull { request: 1, runs, settled, batches, lane: None, lost: None, pack, brief: None })
     }
 
     /// What leaves of a file with this content until `script` says something that nobody expects, and how it ended.

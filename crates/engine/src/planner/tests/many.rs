@@ -289,6 +289,31 @@ fn who_has_failed_is_asked_last() {
     }
 }
 
+/// Design 9: nor does what is borrowed go to who has failed while somebody else has nothing to do, be he slower.
+#[test]
+fn who_has_failed_borrows_last() {
+    const C: SourceId = SourceId(3);
+    let mut planner = planner(4);
+    add_up(&mut planner, 0, A, "late", 0);
+    add_up(&mut planner, 0, B, "fast, and fails", 0);
+    let (asked, ..) = drain(&mut planner, 0);
+    let (of_a, of_b): (Vec<Asked>, Vec<Asked>) = asked.into_iter().partition(|asked| asked.source == A);
+    assert_eq!((of_a.len(), of_b.len()), (2, 2));
+    let mut now_us = serve_some(&mut planner, 0, 800 * MS, &of_a[0], 4);
+    now_us = serve_some(&mut planner, now_us, 10 * MS, &of_b[0], 16);
+    planner.handle_done(now_us, B, of_b[0].request);
+    planner.handle_failed(now_us, B, of_b[1].request, &Error::new(ErrorKind::TimedOut, "busy"));
+    add_up(&mut planner, now_us, C, "slower", 0);
+    let (of_c, ..) = drain(&mut planner, now_us);
+    assert_eq!((of_c[0].source, of_c[0].groups, of_c.len()), (C, of_b[1].groups, 1));
+    now_us = serve_some(&mut planner, now_us, 40 * MS, &of_c[0], 16);
+    planner.handle_done(now_us, C, of_c[0].request);
+    assert!(planner.sources[&B].paused_until_us <= now_us, "both may be asked");
+    let (asked, cancelled, _) = drain(&mut planner, now_us);
+    assert_eq!((asked[0].source, asked[0].groups), (C, of_a[1].groups));
+    assert_eq!(cancelled[0], of_a[1].request);
+}
+
 /// S34: a unit that two sources owe, and both are silent, is owed by nobody: a third one is asked, a spare too, and does not wait
 /// for their deadline.
 #[test]

@@ -112,6 +112,8 @@ pub struct Wanted {
     pub have: Option<Arc<Have>>,
     /// It counts no more ([`TreeReceiver::void`]), and is to be passed over.
     pub is_void: bool,
+    /// The hash that was named, which a sender that finds the content to have it need not say.
+    known: Option<[u8; 32]>,
     /// What its chunks and holes came to, and how many they are; or what came of sums, or of a rest.
     came: u64,
     pieces: u64,
@@ -131,6 +133,7 @@ impl Wanted {
             sums: None,
             have: None,
             is_void: false,
+            known: None,
             came: 0,
             pieces: 0,
             request: 0,
@@ -200,6 +203,11 @@ impl Wanted {
         }
         Ok(())
     }
+}
+
+/// Whether answers need not repeat hashes: where one is named.
+fn briefly(runs: &[Run]) -> Option<bool> {
+    runs.iter().any(|run| run.known.is_some()).then_some(true)
 }
 
 /// Takes `bytes` off the front of what is wanted; true if something is left.
@@ -512,7 +520,8 @@ impl TreeReceiver {
             }
         }
         (self.settled, self.granted) = (settled, batches);
-        Some(Pull { request, runs, settled, batches, lane: path, lost, pack: None })
+        let brief = briefly(&runs);
+        Some(Pull { request, runs, settled, batches, lane: path, lost, pack: None, brief })
     }
 
     /// The next question how files are cut, if one may be asked. It settles and grants nothing.
@@ -546,9 +555,10 @@ impl TreeReceiver {
                 }
             };
             runs.push(run);
-            self.cuts.wanted.push_back(Wanted { request, ..wanted });
+            self.cuts.wanted.push_back(Wanted { request, known: wish.known, ..wanted });
         }
-        Some(Pull { request, runs, ..self.nothing_new() })
+        let brief = briefly(&runs);
+        Some(Pull { request, runs, brief, ..self.nothing_new() })
     }
 
     /// Says whether what comes over `path` may be packed, and nothing else.
@@ -559,7 +569,16 @@ impl TreeReceiver {
     /// Asks, settles and grants nothing.
     fn nothing_new(&self) -> Pull {
         let (settled, batches) = (self.settled, self.granted);
-        Pull { request: 0, runs: Vec::new(), settled, batches, lane: None, lost: None, pack: None }
+        Pull {
+            request: 0,
+            runs: Vec::new(),
+            settled,
+            batches,
+            lane: None,
+            lost: None,
+            pack: None,
+            brief: None,
+        }
     }
 
     /// Never 0; and never the number of one that is open, of which there are few.
@@ -592,7 +611,7 @@ impl TreeReceiver {
             None => run,
         };
         let weight = weight(bytes, known.is_some());
-        Some((vec![run], vec![Wanted { have, ..Wanted::new(number, part, bytes, weight) }]))
+        Some((vec![run], vec![Wanted { have, known, ..Wanted::new(number, part, bytes, weight) }]))
     }
 
     /// A wish of entry `number` is none any more.
@@ -649,8 +668,8 @@ impl TreeReceiver {
             if let Some(run) = runs.last_mut().filter(|run| is_next(run)) {
                 run.count += 1;
             } else if runs.len() < TREE_PULL_RUNS_MAX {
-                let known = known.map(Into::into);
-                let run = Run { first: number, count: 1, known, part, ..Run::default() };
+                let run =
+                    Run { first: number, count: 1, known: known.map(Into::into), part, ..Run::default() };
                 runs.push(match have.as_deref() {
                     Some(have) => run.with(have),
                     None => run,
@@ -675,7 +694,7 @@ impl TreeReceiver {
                 self.asked(number);
             }
             let weight = weight(bytes, known.is_some());
-            wanted.push(Wanted { have, ..Wanted::new(number, part, bytes, weight) });
+            wanted.push(Wanted { have, known, ..Wanted::new(number, part, bytes, weight) });
             room = room.saturating_sub(weight);
         }
         (runs, wanted)
@@ -692,7 +711,7 @@ impl TreeReceiver {
         let path = self.path_of(path, request).ok_or_else(not_asked)?;
         let front = path.wanted.front_mut().filter(|wanted| wanted.request == request);
         let front = front.ok_or_else(not_asked)?;
-        let record = take_record(rest)?;
+        let record = take_record(rest, front.known.as_ref())?;
         front.check(&record)?;
         let lighter = match &record {
             Record::Bytes(bytes) => front.weight.min(bytes.len() as u64),

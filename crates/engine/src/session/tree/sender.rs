@@ -254,7 +254,7 @@ impl TreeSender {
             self.open.pop_front();
         }
         if !pull.runs.is_empty() && pull.lane.is_none() && !is_cut {
-            self.owed.extend(Owed::of(pull.request, &pull.runs));
+            self.owed.extend(Owed::of(pull));
             self.pulls += 1;
         }
         Ok(())

@@ -7,7 +7,7 @@ use dray_core::limits::{
     OBJECT_BYTES_MAX, TREE_BATCHES_MAX, TREE_CUT_BYTES_MAX, TREE_CUT_CHUNKS_MAX, TREE_PART_BYTES,
     TREE_PARTS_MAX, TREE_PULLS_MAX, TREE_WANTED_MAX,
 };
-use dray_core::message::{DigestsSame, Entries, Pull, TreeDone};
+use dray_core::message::{DigestsSame, Entries, Pull, Run, TreeDone};
 use dray_core::tree::{
     ChunkHint, Entry, Finished, Kind, Metadata, Name, Record, Step, chunks_max, encode_chunks,
 };
@@ -27,7 +27,7 @@ fn batch(is_last: bool) -> Entries {
 
 fn pull(request: u32, runs: &[(u64, u64)], settled: u64, batches: u64) -> Pull {
     let runs = runs.iter().map(|&(first, count)| Run { first, count, ..Run::default() }).collect();
-    Pull { request, runs, settled, batches, lane: None, lost: None, pack: None }
+    Pull { request, runs, settled, batches, lane: None, lost: None, pack: None, brief: None }
 }
 
 fn sender() -> TreeSender {
@@ -460,7 +460,8 @@ fn cuts_that_break_the_rules_are_refused() {
         (vec![cut(100, part, None)], None),
         (vec![Run { cut: None, ..cut(1, part, Some([1; 32])) }], None),
     ] {
-        let pull = Pull { request: 1, runs, settled: 0, batches: 32, lane, lost: None, pack: None };
+        let pull =
+            Pull { request: 1, runs, settled: 0, batches: 32, lane, lost: None, pack: None, brief: None };
         let error = sender().handle_pull(&pull, 0).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Protocol, "{pull:?}");
     }
@@ -468,7 +469,16 @@ fn cuts_that_break_the_rules_are_refused() {
     let mut sender = sender();
     sender
         .handle_pull(
-            &Pull { request: 1, runs, settled: 0, batches: 32, lane: None, lost: None, pack: None },
+            &Pull {
+                request: 1,
+                runs,
+                settled: 0,
+                batches: 32,
+                lane: None,
+                lost: None,
+                pack: None,
+                brief: None,
+            },
             0,
         )
         .unwrap();
@@ -554,8 +564,16 @@ fn cuts_of_too_much_are_refused() {
         (OBJECT_BYTES_MAX, 4 << 20, false),
     ] {
         let run = Run { cut: Some(average_bytes), ..cut(1, Some(whole(bytes)), None) };
-        let pull =
-            Pull { request: 1, runs: vec![run], settled: 0, batches: 32, lane: None, lost: None, pack: None };
+        let pull = Pull {
+            request: 1,
+            runs: vec![run],
+            settled: 0,
+            batches: 32,
+            lane: None,
+            lost: None,
+            pack: None,
+            brief: None,
+        };
         let taken = sender().handle_pull(&pull, 0);
         assert_eq!(
             taken.map_err(|error| error.kind()),

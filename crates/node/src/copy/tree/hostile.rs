@@ -73,6 +73,7 @@ impl Peer {
             lane: None,
             lost: None,
             pack: None,
+            brief: None,
         }));
     }
 
@@ -508,7 +509,8 @@ fn a_receiver_out_of_turn_ends_the_copy() {
             &|peer| {
                 let runs = vec![Run { first: 1, count: 1, ..Run::default() }];
                 let (lane, lost) = (Some(7), Some(9));
-                let pull = Pull { request: 1, runs, settled: 0, batches: 40, lane, lost, pack: None };
+                let pull =
+                    Pull { request: 1, runs, settled: 0, batches: 40, lane, lost, pack: None, brief: None };
                 peer.say(&Message::Pull(pull));
             },
             "a connection that there is not",
@@ -530,6 +532,7 @@ fn a_receiver_out_of_turn_ends_the_copy() {
                         lane: None,
                         lost: None,
                         pack: None,
+                        brief: None,
                     }),
                 );
                 push_control(&mut out, &done);
