@@ -179,7 +179,7 @@ pub(crate) enum Command {
         #[arg(value_name = "DST", required = true)]
         destination: OsString,
         /// Copy directories and all that is in them
-        #[arg(short = 'r', long)]
+        #[arg(short = 'r', short_alias = 'R', long)]
         recursive: bool,
         /// Keep modification time and permission bits
         #[arg(short = 'p', long)]
@@ -238,7 +238,7 @@ pub(crate) enum Command {
         /// Let ssh compress what goes through it, slowly (zlib); direct connections are not compressed
         #[arg(short = 'C')]
         compress: bool,
-        /// Program to run on the far host
+        /// Program to run on the far host, with words in front of it perhaps: "sudo dray"
         #[arg(long, value_name = "PROGRAM", default_value = "dray")]
         remote_dray: OsString,
         /// Copy this program into the far host's ~/.cache first, unless it is there, and use it

@@ -167,10 +167,16 @@ fn not_heard(snapshot: &Snapshot) -> Option<String> {
         return None;
     }
     let peer = snapshot.peer.as_deref()?;
-    Some(format!(
-        "nothing of it is there yet: {peer} has not answered, or looks at what it has. Does `ssh {peer}` get \
-         there, with the options of the command?"
-    ))
+    let reach = format!("Does `ssh {peer}` get there, with the options of the command?");
+    Some(match snapshot.is_tree {
+        // Directories, links and empty files may have come.
+        true => format!(
+            "no content of it came yet: {peer} has not answered, both ends look at what they have, or nothing has to come. {reach}"
+        ),
+        false => {
+            format!("nothing of it is there yet: {peer} has not answered, or looks at what it has. {reach}")
+        }
+    })
 }
 
 /// What holds it back, and what to do about it.

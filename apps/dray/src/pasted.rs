@@ -18,8 +18,15 @@ pub(crate) fn wanted(text: &str) -> Result<Wanted> {
     if is_hash(&plain) || ["blake3:", "md5:", "sha1:"].iter().any(|prefix| plain.starts_with(prefix)) {
         return Ok(Wanted::Oid(oid(&plain)?));
     }
+    let advice = if text.contains("://") {
+        "copy the whole line that `dray put` printed; URLs are not fetched"
+    } else if text.contains(':') {
+        "copy the whole line that `dray put` printed; `dray cp HOST:FILE DST` fetches over ssh"
+    } else {
+        "copy the whole line that `dray put` printed; where a daemon runs, `dray ls` has the ids of what it shares"
+    };
     Err(Error::new(ErrorKind::Usage, "that is neither a ticket (dray:…) nor an object id (blake3:…)")
-        .advise("copy the whole line that `dray put` printed"))
+        .advise(advice))
 }
 
 /// The ticket of a directory; `None` if it is one of an object, or none.

@@ -33,6 +33,7 @@ pub(crate) fn main() -> u8 {
     // Each level of a tree, each file and each connection costs descriptors; the usual limit is for programs that wait for what they open with `select`.
     dray_node::raise_open_files();
     let is_remote = matches!(arguments.command, Command::Remote | Command::Serve { stdio: true, .. });
+    let is_forced = matches!(arguments.command, Command::Serve { stdio: true, .. });
     let stop = Stop::new();
     let is_daemon = matches!(arguments.command, Command::Serve { stdio: false, .. });
     // As `dray explain` calls it. The daemon has a name for each transfer.
@@ -52,9 +53,9 @@ pub(crate) fn main() -> u8 {
         Ok(()) => 0,
         Err(error) => {
             // What went wrong at the far end of a copy has been told to the near end, which shows it.
-            let is_told = is_remote
-                && error.kind() != ErrorKind::Internal
-                && !error.what().starts_with(dray_node::UNASKED);
+            // Who wrote the command line of the other one hears of it by nobody.
+            let is_unasked = is_forced && error.what().starts_with(dray_node::UNASKED);
+            let is_told = is_remote && error.kind() != ErrorKind::Internal && !is_unasked;
             if !is_told {
                 output.error(&error);
             }
@@ -230,6 +231,12 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
                 return Err(Error::new(ErrorKind::Usage, "cp copies files, not standard input or output")
                     .advise(
                         "`dray put -` and `dray get TICKET -o -` stream; a file of that name is written ./-",
+                    ));
+            }
+            if source.iter().filter_map(|source| source.to_str()).any(pasted::may_be_ticket) {
+                return Err(Error::new(ErrorKind::Usage, "cp copies files, not what a ticket is for")
+                    .advise(
+                        "`dray get TICKET [-o DST]` fetches that; a host called dray is written USER@dray",
                     ));
             }
             let sources: Vec<Location> = source.into_iter().map(Location::parse).collect::<Result<_>>()?;

@@ -166,7 +166,7 @@ pub(crate) struct SyncArguments {
     /// ssh, with its options: "ssh -p 2222 -i KEY"
     #[arg(short = 'e', long, value_name = "COMMAND")]
     rsh: Option<OsString>,
-    /// Program to run on the far host
+    /// Program to run on the far host, with words in front of it perhaps: "sudo dray"
     #[arg(long, value_name = "PROGRAM", default_value = "dray", alias = "rsync-path")]
     remote_dray: OsString,
     /// Copy this program into the far host's ~/.cache first, unless it is there, and use it
@@ -190,7 +190,7 @@ fn ssh_options(said: Option<&OsStr>, variable: Option<&OsStr>) -> Result<SshOpti
             .advise("-e takes ssh and its options -p -i -J -o -F -l -4 -6 -C; what else it needs stands in ssh_config")
     };
     let mut words =
-        words(command.as_bytes()).ok_or_else(|| refused("a quote has no end".into()))?.into_iter();
+        dray_node::words(command.as_bytes()).ok_or_else(|| refused("a quote has no end".into()))?.into_iter();
     let program = words.next().unwrap_or_default();
     if std::path::Path::new(&program).file_name() != Some(OsStr::new("ssh")) {
         return Err(refused(format!("{program:?} is not ssh")));
@@ -228,24 +228,6 @@ fn ssh_options(said: Option<&OsStr>, variable: Option<&OsStr>) -> Result<SshOpti
         }
     }
     Ok(options)
-}
-
-/// Splits a command line as rsync does: at spaces, but for those in quotes; `None` if a quote has no end.
-fn words(text: &[u8]) -> Option<Vec<OsString>> {
-    let (mut words, mut word, mut quote) = (Vec::new(), None::<Vec<u8>>, None);
-    for &byte in text {
-        match (quote, byte) {
-            (Some(open), byte) if open == byte => quote = None,
-            (None, b'\'' | b'"') => {
-                quote = Some(byte);
-                word.get_or_insert_default();
-            }
-            (None, b' ') => words.extend(word.take().map(OsString::from_vec)),
-            _ => word.get_or_insert_default().push(byte),
-        }
-    }
-    words.extend(word.map(OsString::from_vec));
-    quote.is_none().then_some(words)
 }
 
 /// What is told where one place alone is named.

@@ -12,7 +12,7 @@ use crate::pasted;
 use crate::sync::lacking;
 
 /// Options of scp and rsync that `cp` has not, and what to do instead.
-const HABITS: [(&str, &str); 10] = [
+const HABITS: [(&str, &str); 14] = [
     ("-v", "--version says which dray it is; `ssh -v HOST` shows what ssh does; --json tells every event"),
     ("--verbose", "--json tells every event; `ssh -v HOST` shows what ssh does"),
     ("-l", "say --bwlimit RATE: it counts KiB a second where scp counts Kbit"),
@@ -21,7 +21,14 @@ const HABITS: [(&str, &str); 10] = [
     ("-A", "say -o ForwardAgent=yes; it is not needed to copy"),
     ("--delete", "cp removes nothing"),
     ("--progress", "progress is shown by itself on a terminal; --json tells it to programs"),
-    ("-V", "`dray --version` says which dray it is"),
+    ("-V", "say `dray --version`"),
+    ("-u", "`dray sync -u` leaves what is newer alone"),
+    (
+        "-T",
+        "a last SRC/. and a DST that is not there are that place itself; cp of a file replaces what DST names",
+    ),
+    ("-O", "leave it out: no protocol of scp's is spoken"),
+    ("--port", "say -P PORT"),
     ("-3", "run dray cp on one of the two hosts, or copy here first"),
 ];
 /// How many slips of the keys a suggestion forgives.
@@ -40,10 +47,11 @@ pub(crate) fn with_deploy(arguments: impl Iterator<Item = OsString>) -> Option<S
     while let Some(argument) = arguments.next() {
         let text = argument.to_str()?;
         // Either this program there or one that is named.
-        if text == "--remote-dray" {
+        const NAMES: [&str; 2] = ["--remote-dray", "--rsync-path"];
+        if NAMES.contains(&text) {
             arguments.next();
         }
-        if text.starts_with("--remote-dray") {
+        if NAMES.iter().any(|name| text.starts_with(name)) {
             continue;
         }
         let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=:@,%[]".contains(&byte);
@@ -111,6 +119,10 @@ fn advice(slip: &clap::Error, told: &str) -> String {
                 && let Some(why) = lacking::why(&argument)
             {
                 return why.into();
+            }
+            if excess(slip).is_some_and(|argument| argument.contains(':')) && is_of(told, "put") {
+                return "`dray cp FILE HOST:` copies to a host over ssh; put shares a file by a ticket"
+                    .into();
             }
             if excess(slip).is_some() && is_of(told, "put") {
                 return "run it once for each file: each has its own ticket and is served by its own command"
@@ -192,8 +204,29 @@ fn commands() -> Vec<String> {
     shown.map(|command| command.get_name().to_owned()).collect()
 }
 
+/// Words of other programs, and what does that here.
+const SYNONYMS: [(&str, &str); 14] = [
+    ("pull", "get"),
+    ("fetch", "get"),
+    ("download", "get"),
+    ("receive", "get"),
+    ("push", "put"),
+    ("send", "put"),
+    ("upload", "put"),
+    ("share", "put"),
+    ("copy", "cp"),
+    ("scp", "cp"),
+    ("clone", "sync"),
+    ("mirror", "sync"),
+    ("list", "ls"),
+    ("stop", "done"),
+];
+
 /// The command that was probably meant.
 fn nearest(typed: &str) -> Option<String> {
+    if let Some((_, meant)) = SYNONYMS.iter().find(|(word, _)| *word == typed) {
+        return Some((*meant).into());
+    }
     let far = |name: &String| slips(typed.as_bytes(), name.as_bytes());
     let best = commands().into_iter().min_by_key(far)?;
     // A word of which nothing is right means another program.
@@ -245,6 +278,9 @@ mod tests {
         for (line, what, advice) in [
             ("dray gte x", "gte", "`dray get`"),
             ("dray pt x", "pt", "`dray put`"),
+            ("dray pull x", "pull", "`dray get`"),
+            ("dray clone x", "clone", "`dray sync`"),
+            ("dray put a h:", "one file at a time", "dray cp FILE HOST:"),
             ("dray doctro", "doctro", "`dray doctor`"),
             ("dray frobnicate", "frobnicate", "usage: dray"),
             ("dray cp -c x a h:", "'-c'", "Ciphers"),
@@ -281,6 +317,8 @@ mod tests {
             .map(OsString::from);
         let command = with_deploy(line.into_iter());
         assert_eq!(command.as_deref(), Some("dray -q cp --deploy -P 22 'it'\\''s' 'h:a b'"));
+        let line = ["dray", "sync", "-a", "--rsync-path=sudo dray", "s/", "h:d"].map(OsString::from);
+        assert_eq!(with_deploy(line.into_iter()).as_deref(), Some("dray sync --deploy -a s/ h:d"));
         let odd = <OsString as std::os::unix::ffi::OsStringExt>::from_vec(b"\xff".to_vec());
         assert_eq!(with_deploy(["dray".into(), "cp".into(), odd, "h:".into()].into_iter()), None);
     }

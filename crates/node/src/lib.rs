@@ -36,7 +36,7 @@ pub use config::{Config, ConfigFile, Paths};
 pub use copy::{
     AddressFamily, BasisUse, Chosen, Confinement, Copied, CopyOptions, CopyRequest, DirectoryWish, Location,
     SharedTree, SshOptions, SyncBackup, SyncBasis, SyncOptions, TreeCopied, TreeOptions, TreeRequest,
-    UNASKED, read_rule, refuse_remote,
+    UNASKED, read_rule, refuse_remote, words,
 };
 pub use daemon::Daemon;
 pub use doctor::Finding;

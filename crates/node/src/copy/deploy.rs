@@ -271,10 +271,12 @@ fn printed(line: &[u8]) -> Option<String> {
     (!line.is_empty()).then(|| line.chars().take(SHOWN_CHARS).collect())
 }
 
-/// What the login there runs in the place of a shell said this, and ended.
+/// How the error ends of a host whose login runs something else than a shell.
+pub(super) const NO_SHELL: &str = "where a shell was to answer";
+
+/// What the login there runs in the place of a shell said this, and ended. The caller knows how ssh was called, for the advice.
 fn said_instead(host: &str, said: &str) -> Error {
-    Error::new(ErrorKind::Refused, format!("{host} printed {said:?} where a shell was to answer"))
-        .advise(format!("the login there runs no commands; `ssh {host} true` shows the same"))
+    Error::new(ErrorKind::Refused, format!("{host} printed {said:?} {NO_SHELL}"))
 }
 
 /// This program's system, as `uname -s` and `uname -m` have it.

@@ -14,7 +14,7 @@ use dray_transfer::transport::{OpeningBytes, PipeChannel};
 
 use rustix::process::{Pid, WaitOptions, waitpid};
 
-use super::deploy::Deployment;
+use super::deploy::{Deployment, NO_SHELL};
 use super::local::patience;
 use super::ssh::{SshOptions, ssh};
 use super::ssh_words::{SshWords, why};
@@ -52,6 +52,9 @@ fn reap_left() {
     let mut left = lock(&LEFT);
     left.retain(|pid| matches!(waitpid(Some(*pid), WaitOptions::NOHANG), Ok(None)));
 }
+
+/// What to do about a far end that is gone.
+const GOES_ON: &str = "the same command again goes on where this one stopped";
 
 impl FarEnd {
     /// Starts ssh to `host`, or this very program if there is none.
@@ -105,7 +108,19 @@ impl FarEnd {
                 deployment.carry_out(&mut channel, &host, &note, &mut || far.kill(), patience(), stop)
             {
                 drop(channel);
-                return Err(if stop.is_set() { error } else { far.explain(error, false) });
+                if stop.is_set() {
+                    return Err(error);
+                }
+                let error = far.explain(error, false);
+                return Err(match error.what().ends_with(NO_SHELL) {
+                    true => {
+                        let shown = far.ssh_line();
+                        error.advise(format!(
+                            "the login there runs no commands; `{shown} true` shows the same"
+                        ))
+                    }
+                    false => error,
+                });
             }
         }
         far.opening = channel.keep_opening();
@@ -149,7 +164,16 @@ impl FarEnd {
                 .advise(self.deploy()),
             Some(126) => Error::new(ErrorKind::Refused, format!("{program} on {host} cannot be run"))
                 .advise("is it a program for that machine, and may your user run it there? --remote-dray names another"),
+            // It was there, and nobody says why it is not any more.
+            Some(255) if is_heard && self.words.is_some() && said.trim().is_empty() => {
+                let what = format!("the connection to {host} was lost");
+                Error::new(ErrorKind::Unreachable, what).advise(GOES_ON)
+            }
             Some(255) if self.words.is_some() => why(host, &self.options, &said),
+            Some(code @ 129..=159) if is_heard => {
+                let what = format!("dray on {host} was killed (signal {})", code - 128);
+                Error::new(ErrorKind::Unreachable, what).advise(GOES_ON)
+            }
             Some(code) if code != 0 => {
                 let kind = ErrorKind::from_exit_code(code).unwrap_or(ErrorKind::Unreachable);
                 if is_heard {

@@ -353,7 +353,15 @@ pub(super) fn advised(error: Error, host: Option<&str>, role: CopyRole) -> Error
         (ErrorKind::Refused, _)
             if ["is a directory", "is not a regular file"].iter().any(|it| error.what().ends_with(it)) =>
         {
-            error.or_advise("no file takes its place: name another destination, or move that away first")
+            error.or_advise(match role {
+                CopyRole::Send => "-r copies directories; of what is no file it makes another of its kind",
+                CopyRole::Receive => {
+                    "no file takes its place: name another destination, or move that away first"
+                }
+            })
+        }
+        (ErrorKind::Refused, _) if error.what().contains("Not a directory") => {
+            error.or_advise("something on the way there is a file, and no directory: correct the path")
         }
         (ErrorKind::Refused, _) if error.to_string().contains("only root may") => {
             error.or_advise(format!("log in as root {there}, or leave --chown out"))
@@ -558,6 +566,7 @@ mod tests {
         assert_eq!(of(what, None, CopyRole::Receive), "choose a place here that your user may write to");
         let directory = "destination \"d/x\" is a directory";
         assert!(of(directory, Some("h"), CopyRole::Receive).starts_with("no file takes its place"));
+        assert!(of("h says: \"x\" is a directory", Some("h"), CopyRole::Send).starts_with("-r copies"));
         let missing = |role| {
             let error = Error::new(ErrorKind::NotFound, "cannot open directory \"x\"");
             advised(error, Some("h"), role).advice().unwrap_or_default().to_owned()

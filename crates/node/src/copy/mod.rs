@@ -31,7 +31,7 @@ use crate::Delivered;
 
 pub use reach::Confinement;
 pub use remote::{UNASKED, refuse_remote};
-pub use ssh::{AddressFamily, SshOptions};
+pub use ssh::{AddressFamily, SshOptions, words};
 pub use tree::{
     BasisUse, Chosen, DirectoryWish, SharedTree, SyncBackup, SyncBasis, SyncOptions, TreeCopied, TreeOptions,
     TreeRequest, read_rule,

@@ -94,7 +94,7 @@ impl Node {
             Err(error) if error.kind() == ErrorKind::Protocol => {
                 return Err(tell(&mut channel, preface, error));
             }
-            Err(error) if error.kind() == ErrorKind::Unreachable => {
+            Err(error) if matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut) => {
                 return Err(error.context(UNASKED));
             }
             hello_body => hello_body?,
@@ -379,7 +379,12 @@ pub(super) fn unpacked(channel: Box<dyn Duplex>, is_compressed: bool) -> Result<
 
 /// Tells the other side of an error before the session proper has begun.
 pub(super) fn tell(channel: &mut dyn Channel, mut preface: Vec<u8>, error: Error) -> Error {
-    push_control(&mut preface, &Message::Fault(Fault::from_error(None, &error)));
+    // A directory where a file was asked for is a slip of the other side's command line, and nothing that is wrong in here.
+    let fault = match error.kind() {
+        ErrorKind::Usage => Fault::from_error(None, &Error::new(ErrorKind::Refused, error.to_string())),
+        _ => Fault::from_error(None, &error),
+    };
+    push_control(&mut preface, &Message::Fault(fault));
     let _ = channel.write_all(&preface);
     error
 }

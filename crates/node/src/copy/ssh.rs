@@ -2,7 +2,7 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io::Read;
-use std::os::unix::ffi::OsStrExt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -82,13 +82,36 @@ impl SshOptions {
     pub(super) fn far_command(&self) -> OsString {
         match self.named_program() {
             Some(program) => {
-                let mut command = quote(program);
-                command.push(" remote");
-                command
+                // As with rsync it may have words in front of it ("sudo dray"); a path is one word whatever is in it.
+                let has_words = |words: &Vec<OsString>| {
+                    words.first().is_some_and(|first| !first.as_bytes().contains(&b'/'))
+                };
+                let named = words(program.as_bytes()).filter(has_words);
+                let named = named.unwrap_or_else(|| vec![program.to_owned()]);
+                let quoted = named.iter().map(|word| quote(word)).chain([OsString::from("remote")]);
+                quoted.collect::<Vec<_>>().join(OsStr::new(" "))
             }
             None => shell_script(FIND_AND_RUN),
         }
     }
+}
+
+/// Splits a command line as rsync does: at spaces, but for those in quotes; `None` if a quote has no end.
+pub fn words(text: &[u8]) -> Option<Vec<OsString>> {
+    let (mut words, mut word, mut quote) = (Vec::new(), None::<Vec<u8>>, None);
+    for &byte in text {
+        match (quote, byte) {
+            (Some(open), byte) if open == byte => quote = None,
+            (None, b'\'' | b'"') => {
+                quote = Some(byte);
+                word.get_or_insert_default();
+            }
+            (None, b' ') => words.extend(word.take().map(OsString::from_vec)),
+            _ => word.get_or_insert_default().push(byte),
+        }
+    }
+    words.extend(word.map(OsString::from_vec));
+    quote.is_none().then_some(words)
 }
 
 /// A script as a command line that every login shell understands.
@@ -229,7 +252,7 @@ fn quote(word: &OsStr) -> OsString {
         }
     }
     quoted.push(b'\'');
-    std::os::unix::ffi::OsStringExt::from_vec(quoted)
+    OsStringExt::from_vec(quoted)
 }
 
 #[cfg(test)]
@@ -248,8 +271,11 @@ mod tests {
     #[test]
     fn the_start_is_one_word_to_every_shell() {
         assert!(!FIND_AND_RUN.contains(['\'', '\n', '\\', '!']), "{FIND_AND_RUN}");
-        let options = SshOptions { remote_dray: Some("my dray".into()), ..SshOptions::default() };
-        assert_eq!(options.far_command(), "'my dray' remote");
+        let options = SshOptions { remote_dray: Some("/opt/my dray".into()), ..SshOptions::default() };
+        assert_eq!(options.far_command(), "'/opt/my dray' remote");
+        // As users of rsync have it.
+        let options = SshOptions { remote_dray: Some("sudo -u 'a b' dray".into()), ..options };
+        assert_eq!(options.far_command(), "sudo -u 'a b' dray remote");
         let found = SshOptions { remote_dray: Some("dray".into()), ..SshOptions::default() }.far_command();
         assert!(found.to_str().unwrap().starts_with("sh -c 'PATH="), "{found:?}");
     }

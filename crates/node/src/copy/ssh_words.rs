@@ -139,6 +139,12 @@ const MEANINGS: [(&[&str], ErrorKind, &str, &str); 8] = [
     ),
 ];
 
+/// Advice in which `HOST` stands for the host, and `ssh HOST` for how ssh was called.
+fn advised(advice: &str, host: &str, options: &SshOptions) -> String {
+    let parts: Vec<String> = advice.split("ssh HOST").map(|part| part.replace("HOST", host)).collect();
+    parts.join(&options.command_line(host))
+}
+
 /// Why ssh to `host`, which said `words`, came to nothing.
 pub(super) fn why(host: &str, options: &SshOptions, words: &str) -> Error {
     let last = words.lines().map(str::trim).rfind(|line| !line.is_empty());
@@ -147,7 +153,7 @@ pub(super) fn why(host: &str, options: &SshOptions, words: &str) -> Error {
             let told = one_line(if kind == ErrorKind::Refused { "" } else { line.trim() });
             let told = if told.is_empty() { String::new() } else { format!(" ({told})") };
             return Error::new(kind, format!("ssh to {host}: {meaning}{told}"))
-                .advise(advice.replace("ssh HOST", &options.command_line(host)).replace("HOST", host));
+                .advise(advised(advice, host, options));
         }
     }
     let what = match last {
@@ -200,11 +206,11 @@ mod tests {
     fn ssh_is_called_as_it_was() {
         let options = SshOptions {
             port: Some(2222),
-            identities: vec!["/k/my key".into()],
+            identities: vec!["/k/my HOST key".into()],
             options: vec!["User=me".into()],
             ..SshOptions::default()
         };
-        let line = "`ssh -p 2222 -i '/k/my key' -o User=me h`";
+        let line = "`ssh -p 2222 -i '/k/my HOST key' -o User=me h`";
         for words in ["root@h: Permission denied (publickey).\n", "Host key verification failed.\n", "new\n"]
         {
             let error = why("h", &options, words);

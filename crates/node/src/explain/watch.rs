@@ -161,10 +161,7 @@ impl Watch {
 
     /// The command ends like this. Leaves the last snapshot behind if somebody may ask for it.
     pub(crate) fn end<T>(self, result: &Result<T>) {
-        if let Some(Opener { until, thread }) = lock(&self.opener).take() {
-            drop(until);
-            let _ = thread.join();
-        }
+        self.open_no_more();
         self.freeze();
         let Some(last) = lock(&self.shared.last).clone() else { return };
         {
@@ -179,6 +176,14 @@ impl Watch {
             history::keep(&self.door.paths, &self.shared.complete(last, Instant::now()));
         }
         drop(lock(&self.door.answering).take());
+    }
+
+    /// From here on nobody opens the door but [`Watch::tick`].
+    fn open_no_more(&self) {
+        if let Some(Opener { until, thread }) = lock(&self.opener).take() {
+            drop(until);
+            let _ = thread.join();
+        }
     }
 
     fn is_worth_telling(&self) -> bool {
@@ -365,9 +370,10 @@ mod tests {
         drop(second);
         never.end(&Ok(()));
         assert!(running().is_empty());
-        // One that is over before it is worth telling leaves no socket either.
-        begun("cp").end(&Ok(()));
+        // For one that is over before it is worth telling no socket is tried.
+        let short = begun("cp");
+        short.open_no_more();
         thread::sleep(WORTH_TELLING * 2);
-        assert!(running().is_empty());
+        assert!(!*lock(&short.door.is_tried) && running().is_empty());
     }
 }

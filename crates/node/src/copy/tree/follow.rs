@@ -39,7 +39,8 @@ const IDLE_MAX: Duration = Duration::from_secs(60);
 /// First and longest pause after a copy that failed.
 const RETRY_MIN: Duration = Duration::from_secs(1);
 const RETRY_MAX: Duration = Duration::from_secs(60);
-/// How often a copy of which entries failed is done again before it waits for a change as any other.
+/// How often a copy of which entries failed is done again before it waits for a change as any other, and one that did not find
+/// something before that ends everything.
 const RETRIES_OF_ENTRIES: u32 = 3;
 
 /// Why a wait has ended.
@@ -117,7 +118,7 @@ impl Node {
                         "start it again: --max-delete cannot tell how much was deleted before it was cut off";
                     return Err(error.or_advise(what));
                 }
-                Err(error) if !is_first && may_pass(&error, &roots) => {
+                Err(error) if !is_first && may_pass(&error, &roots, retries) => {
                     observer.event(Event::Warning(format!("{error}; it is tried again")));
                     pause = Some(pause_after(retries));
                     retries += 1;
@@ -196,12 +197,14 @@ fn roots(request: &TreeRequest) -> Result<Vec<PathBuf>> {
     request.sources.iter().map(here).collect()
 }
 
-/// Whether an error may be none after a while.
-fn may_pass(error: &Error, roots: &[PathBuf]) -> bool {
+/// Whether an error may be none after a while; it is one after `retries` others in a row.
+fn may_pass(error: &Error, roots: &[PathBuf], retries: u32) -> bool {
     match error.kind() {
         ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::NoSpace => true,
-        // It is made anew, perhaps.
-        ErrorKind::NotFound => roots.iter().any(|root| fs::symlink_metadata(root).is_err()),
+        // It is made anew, perhaps, or was while the copy came to its end.
+        ErrorKind::NotFound => {
+            retries < RETRIES_OF_ENTRIES || roots.iter().any(|root| fs::symlink_metadata(root).is_err())
+        }
         _ => false,
     }
 }

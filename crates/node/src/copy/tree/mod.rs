@@ -352,43 +352,71 @@ fn show(observer: &dyn Observer, failed: &EntryFailed) {
     observer.event(Event::EntryFailed { path, kind: fault.kind(), reason });
 }
 
-/// Holds the first failure of a copy of one source back: if that was all, it is the copy's own error.
+/// Holds back the first failure of a copy of one source: if that was all, it is the copy's own error; and, of any copy, that its
+/// destination could not be made, which is its error, too, if nothing came to pass.
 struct Holding<'a> {
     observer: &'a dyn Observer,
     held: Mutex<Held>,
+    /// Each source finds so.
+    unmade: Mutex<Vec<Failure>>,
 }
+
+/// Path, kind and reason.
+type Failure = (PathBuf, ErrorKind, String);
 
 enum Held {
     Nothing,
-    Failure(PathBuf, ErrorKind, String),
+    Failure(Failure),
     /// There were more, or something came; they are told as they come.
     Passed,
 }
 
-impl Holding<'_> {
+impl<'a> Holding<'a> {
+    fn new(observer: &'a dyn Observer) -> Holding<'a> {
+        Holding { observer, held: Mutex::new(Held::Nothing), unmade: Mutex::default() }
+    }
+
     fn release(&self) {
-        if let Held::Failure(path, kind, reason) = std::mem::replace(&mut *lock(&self.held), Held::Passed) {
-            self.observer.event(Event::EntryFailed { path, kind, reason });
+        if let Held::Failure(failure) = std::mem::replace(&mut *lock(&self.held), Held::Passed) {
+            self.tell(failure);
         }
+    }
+
+    fn tell(&self, (path, kind, reason): Failure) {
+        self.observer.event(Event::EntryFailed { path, kind, reason });
     }
 
     /// The copy is over. Where something may be deleted, what failed may be a deletion, after much that was done.
     fn end(&self, copied: &TreeCopied, request: &TreeRequest) -> Result<()> {
+        let has_come = copied.files + copied.unchanged + copied.deleted > 0;
+        let unmade = std::mem::take(&mut *lock(&self.unmade));
+        if let Some((path, kind, reason)) = unmade.first().filter(|_| !has_come) {
+            self.release();
+            return Err(sole_error(path, *kind, reason, request));
+        }
         let deletes = request.options.sync.as_ref().is_some_and(|sync| sync.delete);
-        // What was to be in it was looked at, and left out. Nothing is deleted in a destination that could not be made.
+        // What was to be in it was looked at, and left out.
         let is_all = |path: &Path, reason: &str| {
-            let may_delete = deletes && Unmade::of(reason) != Some(Unmade::Destination);
-            copied.entries <= u64::from(!deletes) || (!may_delete && is_unmade_root(path, reason, request))
+            copied.entries <= u64::from(!deletes) || (!deletes && is_unmade_root(path, reason, request))
         };
         if copied.failed == 1
-            && copied.files + copied.unchanged == 0
-            && matches!(&*lock(&self.held), Held::Failure(path, _, reason) if is_all(path, reason))
-            && let Held::Failure(path, kind, reason) = std::mem::replace(&mut *lock(&self.held), Held::Passed)
+            && request.sources.len() == 1
+            && !has_come
+            && matches!(&*lock(&self.held), Held::Failure((path, _, reason)) if is_all(path, reason))
+            && let Held::Failure((path, kind, reason)) =
+                std::mem::replace(&mut *lock(&self.held), Held::Passed)
         {
             return Err(sole_error(&path, kind, &reason, request));
         }
         self.release();
+        unmade.into_iter().for_each(|failure| self.tell(failure));
         Ok(())
+    }
+
+    /// It ended with another error, which says why.
+    fn fail(&self) {
+        self.release();
+        std::mem::take(&mut *lock(&self.unmade)).into_iter().for_each(|failure| self.tell(failure));
     }
 }
 
@@ -427,7 +455,8 @@ fn sole_error(path: &Path, kind: ErrorKind, reason: &str, request: &TreeRequest)
             Location::Local(to) if to.is_dir() => to.join(below(path)),
             Location::Local(to) | Location::Remote { path: to, .. } => to.clone(),
         };
-        let error = Error::new(kind, format!("{to:?}: cannot {reason}"));
+        let cannot = if reason.starts_with("make ") { "cannot " } else { "" };
+        let error = Error::new(kind, format!("{to:?}: {cannot}{reason}"));
         return advised(at(error, &request.destination, CopyRole::Receive), None, CopyRole::Receive);
     }
     let error = Error::new(kind, format!("{path:?}: {reason}"));
@@ -445,8 +474,11 @@ fn sole_error(path: &Path, kind: ErrorKind, reason: &str, request: &TreeRequest)
 impl Observer for Holding<'_> {
     fn event(&self, event: Event) {
         match event {
+            Event::EntryFailed { path, kind, reason } if Unmade::of(&reason) == Some(Unmade::Destination) => {
+                lock(&self.unmade).push((path, kind, reason));
+            }
             Event::EntryFailed { path, kind, reason } if matches!(*lock(&self.held), Held::Nothing) => {
-                *lock(&self.held) = Held::Failure(path, kind, reason);
+                *lock(&self.held) = Held::Failure((path, kind, reason));
             }
             Event::TreeProgress { done_bytes: 0 } => self.observer.event(event),
             Event::EntryFailed { .. } | Event::TreeProgress { .. } => {
@@ -471,11 +503,8 @@ impl Node {
 
     /// The same, of which nothing is told to others.
     fn copy_any(&self, request: &TreeRequest, observer: &dyn Observer, stop: &Stop) -> Result<TreeCopied> {
-        if request.sources.len() > 1 {
-            return self.copy_many(request, observer, stop);
-        }
-        let holding = Holding { observer, held: Mutex::new(Held::Nothing) };
-        let copied = self.copy_many(request, &holding, stop).inspect_err(|_| holding.release())?;
+        let holding = Holding::new(observer);
+        let copied = self.copy_many(request, &holding, stop).inspect_err(|_| holding.fail())?;
         holding.end(&copied, request)?;
         Ok(copied)
     }
@@ -612,7 +641,7 @@ mod tests {
             options: TreeOptions { sync, ..TreeOptions::default() },
         };
         let told = |path: &str, source: &str, kind, copied: &TreeCopied, deletes| {
-            let holding = Holding { observer: &Nobody, held: Mutex::new(Held::Nothing) };
+            let holding = Holding::new(&Nobody);
             holding.event(Event::EntryFailed {
                 path: path.into(),
                 kind,
@@ -637,7 +666,7 @@ mod tests {
         assert!(refused("new", "dir", &TreeCopied { files: 1, ..failed(9) }).is_ok());
         // The place of all of them, which `sync SRC/ DST` makes; nothing can have been deleted there.
         for deletes in [false, true] {
-            let holding = Holding { observer: &Nobody, held: Mutex::new(Held::Nothing) };
+            let holding = Holding::new(&Nobody);
             let reason = "make the destination: no".to_owned();
             holding.event(Event::EntryFailed { path: ".".into(), kind: ErrorKind::Refused, reason });
             let sync = SyncOptions { delete: deletes, ..SyncOptions::default() };
@@ -645,9 +674,22 @@ mod tests {
             assert_eq!(error.to_string(), "\"/ro/new\": cannot make the destination: no");
             assert!(error.advice().unwrap().contains("your user may write"), "{error:?}");
         }
+        // Each of several sources finds that, beside what else fails; but nothing else is the error of several.
+        for (reasons, is_one) in
+            [(["make the destination: no"; 2], true), (["make the directory: no"; 2], false)]
+        {
+            let holding = Holding::new(&Nobody);
+            for reason in reasons.map(String::from) {
+                holding.event(Event::EntryFailed { path: ".".into(), kind: ErrorKind::Refused, reason });
+            }
+            let mut request = request("dir/", Some(SyncOptions::default()));
+            request.sources.push(Location::parse("more/".into()).unwrap());
+            let copied = TreeCopied { failed: 2, ..failed(9) };
+            assert_eq!(holding.end(&copied, &request).is_err(), is_one, "{reasons:?}");
+        }
         // Where it was looked for.
         let missing = |source| {
-            let holding = Holding { observer: &Nobody, held: Mutex::new(Held::Nothing) };
+            let holding = Holding::new(&Nobody);
             let reason = "read it: no".to_owned();
             holding.event(Event::EntryFailed { path: "dir/".into(), kind: ErrorKind::NotFound, reason });
             holding.end(&failed(0), &request(source, None)).unwrap_err()

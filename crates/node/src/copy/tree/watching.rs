@@ -45,7 +45,9 @@ impl<'a> About<'a> {
         let here = here.filter_map(|(host, path)| match host {
             None => Some(Cow::Borrowed(path)),
             // Another user's home, perhaps: then this one's data directory is not in it.
-            Some(host) => is_local_host(host).then(|| Cow::Owned(home().join(path))),
+            Some(host) => {
+                is_local_host(host).then(|| Cow::Owned(home().join(path.strip_prefix("~").unwrap_or(path))))
+            }
         });
         let here = here.collect();
         About { command, role, what, peer: to_host.or(from_host), to, here, dry_run: request.options.dry_run }
@@ -167,5 +169,13 @@ mod tests {
         let by_ssh = |path: PathBuf| Location::Remote { host: "me@localhost".into(), path };
         assert!(has(vec![by_ssh(home.clone())], local("other")) && has(vec![local("other")], by_ssh(home)));
         assert!(!has(vec![by_ssh(dir.path().join("other"))], local("other")));
+        let request = TreeRequest {
+            sources: vec![by_ssh("~/x".into()), by_ssh("~".into()), by_ssh("y".into())],
+            destination: local("other"),
+            options: TreeOptions::default(),
+        };
+        let at_home = About::request(&request);
+        let own = std::env::var_os("HOME").map(PathBuf::from).unwrap();
+        assert_eq!(at_home.here[..3], [own.join("x"), own.clone(), own.join("y")]);
     }
 }

@@ -20,6 +20,7 @@ use super::settings::Settings;
 use super::stage::{Whole, is_mount};
 use super::sync::Done;
 use super::unfinished;
+use super::write::IS_FILE;
 
 /// Of a directory above the destination.
 const MAKE_PATH: &str = "make it first, or let the directories above the destination be made: --mkpath";
@@ -340,7 +341,7 @@ impl Landing {
     /// The first entry comes: whether the destination is made, as a directory, for it.
     pub(super) fn makes_directory(&self, entry: &Entry, settings: &Settings) -> Result<Option<Name>> {
         if self.is_file && entry.is_directory() {
-            return Err(Error::new(ErrorKind::Refused, "the destination is a file, the source a directory")
+            return Err(Error::new(ErrorKind::Refused, format!("{IS_FILE}, the source a directory"))
                 .advise("name another destination"));
         }
         let must = settings.sync().is_some_and(|sync| sync.into_directory);

@@ -22,7 +22,7 @@ use super::place::{Identity, identity_of, same_name};
 use super::settings::{Changes, Differences, Settings, WriteOptions};
 use super::sync::{Done, How, Verdict, in_the_way};
 use super::unfinished::Landed;
-use super::write::{file_type, is_directory, is_same};
+use super::write::{NO_DIRECTORY, file_type, is_directory, is_same};
 
 /// Path below the destination of what `way` leads to, or of `name` in it.
 fn path_to(way: &[Name], name: Option<&Name>) -> Vec<u8> {
@@ -313,7 +313,7 @@ impl Preview {
                 (_, Some(_)) => {
                     return Err(Error::new(
                         ErrorKind::Refused,
-                        "what is there is no directory, and links are not followed",
+                        format!("{NO_DIRECTORY}, and links are not followed"),
                     ));
                 }
                 _ => None,

@@ -40,6 +40,10 @@ const OLD_ROOTS_MAX: usize = 64;
 const MAKE_DESTINATION: &str = "make the destination";
 /// How that of any other directory does.
 const MAKE_DIRECTORY: &str = "make the directory";
+/// How that of a file in the place of the destination begins.
+pub(super) const IS_FILE: &str = "the destination is a file";
+/// How that of something else in the place of a directory begins.
+pub(super) const NO_DIRECTORY: &str = "what is there is no directory";
 
 /// Which directory the words of an error tell that a writer, here or elsewhere, could not make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -53,7 +57,12 @@ pub enum Unmade {
 impl Unmade {
     /// Of these words; the version of who wrote them may be another.
     pub fn of(reason: &str) -> Option<Unmade> {
-        let words = [(MAKE_DESTINATION, Unmade::Destination), (MAKE_DIRECTORY, Unmade::Entry)];
+        let words = [
+            (MAKE_DESTINATION, Unmade::Destination),
+            (IS_FILE, Unmade::Destination),
+            (MAKE_DIRECTORY, Unmade::Entry),
+            (NO_DIRECTORY, Unmade::Entry),
+        ];
         words.into_iter().find(|(words, _)| reason.starts_with(words)).map(|(_, unmade)| unmade)
     }
 }
@@ -717,7 +726,7 @@ impl TreeWriter {
             let is_other = error.kind() == io::ErrorKind::NotADirectory
                 || error.raw_os_error() == Some(Errno::LOOP.raw_os_error());
             if is_other {
-                Error::new(ErrorKind::Refused, "what is there is no directory, and links are not followed")
+                Error::new(ErrorKind::Refused, format!("{NO_DIRECTORY}, and links are not followed"))
                     .advise("remove it, or name another destination")
             } else {
                 Error::file("open the directory", error)
