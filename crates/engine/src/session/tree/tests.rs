@@ -244,6 +244,33 @@ fn done() -> Vec<u8> {
     frame
 }
 
+/// P5: a hash that a question named need not be said again, by who asks for contents as by who asks for cuts; who names none asks for
+/// nothing, and an answer without a hash fits no question without one.
+#[test]
+fn hashes_that_were_named_are_not_repeated() {
+    let hash = [9; 32];
+    let finished = Finished { hash, size_bytes: 1, mtime_s: 5, mtime_ns: 0 };
+    let mut answer = Vec::new();
+    Record::Same(finished).push_briefly(&hash, &mut answer);
+    let mut receiver = told(3);
+    receiver.want(0, None, 1);
+    let plain = receiver.pull(None, u64::MAX, 0, Some(0)).unwrap();
+    assert_eq!((plain.brief, Owed::of(&plain)[0].is_brief), (None, false));
+    assert!(receiver.take(None, plain.request, &mut &answer[..]).is_err(), "no hash was named");
+    receiver.take(None, plain.request, &mut &done()[..]).unwrap();
+    receiver.handle_end(None, plain.request).unwrap();
+    receiver.want(1, Some(hash), 1);
+    let brief = receiver.pull(None, u64::MAX, 0, Some(0)).unwrap();
+    assert_eq!((brief.brief, Owed::of(&brief)[0].is_brief), (Some(true), true));
+    let (_, record) = receiver.take(None, brief.request, &mut &answer[..]).unwrap();
+    assert_eq!(record, Record::Same(finished));
+    receiver.want_cut(2, Part { start: 0, bytes: 1 }, 4096, Some(hash));
+    let cut = receiver.pull_cuts().unwrap();
+    assert_eq!(cut.brief, Some(true));
+    let (_, record) = receiver.take(None, cut.request, &mut &answer[..]).unwrap();
+    assert_eq!(record, Record::Same(finished));
+}
+
 /// Issue 4 "direct paths join": each path answers what it was asked, in any order between them; what a lost one owed is asked
 /// for again, first, and the sender hears of the loss.
 #[test]
