@@ -171,7 +171,7 @@ impl FarEnd {
             }
             Some(255) if self.words.is_some() => why(host, &self.options, &said),
             Some(code @ 129..=159) if is_heard => {
-                let what = format!("dray on {host} was killed (signal {})", code - 128);
+                let what = format!("dray on {host}, or ssh here, was killed (signal {})", code - 128);
                 Error::new(ErrorKind::Unreachable, what).advise(GOES_ON)
             }
             Some(code) if code != 0 => {

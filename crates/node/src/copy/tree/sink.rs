@@ -551,9 +551,12 @@ impl<'a> Writing<'a> {
 /// An error that ends a copy, at an entry.
 pub(super) fn at(path: &Path, error: Error) -> Error {
     match error.kind() {
-        ErrorKind::NoSpace => error
-            .context(format_args!("{path:?}"))
-            .or_advise("make room where it goes, and run it again: what is in place is not copied again"),
+        // That of the destination itself says so.
+        ErrorKind::NoSpace => match path == Path::new(".") {
+            true => error,
+            false => error.context(format_args!("{path:?}")),
+        }
+        .or_advise("make room where it goes, and run it again: what is in place is not copied again"),
         _ => error,
     }
 }
