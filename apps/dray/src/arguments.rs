@@ -239,7 +239,7 @@ pub(crate) enum Command {
         #[arg(short = 'C')]
         compress: bool,
         /// Program to run on the far host, with words in front of it perhaps: "sudo dray"
-        #[arg(long, value_name = "PROGRAM", default_value = "dray")]
+        #[arg(long, value_name = "PROGRAM", default_value = "dray", alias = "rsync-path")]
         remote_dray: OsString,
         /// Copy this program into the far host's ~/.cache first, unless it is there, and use it
         #[arg(long, conflicts_with = "remote_dray")]

@@ -233,7 +233,12 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
                         "`dray put -` and `dray get TICKET -o -` stream; a file of that name is written ./-",
                     ));
             }
-            if source.iter().filter_map(|source| source.to_str()).any(pasted::may_be_ticket) {
+            if source
+                .iter()
+                .chain([&destination])
+                .filter_map(|place| place.to_str())
+                .any(pasted::may_be_ticket)
+            {
                 return Err(Error::new(ErrorKind::Usage, "cp copies files, not what a ticket is for")
                     .advise(
                         "`dray get TICKET [-o DST]` fetches that; a host called dray is written USER@dray",

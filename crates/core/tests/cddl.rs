@@ -94,6 +94,7 @@ fn every_message_holds() {
             "-digests",
             "-owner",
             "-again",
+            "-brief",
         ]
         .iter()
         .find_map(|variant| name.strip_suffix(variant));

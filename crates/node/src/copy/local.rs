@@ -360,6 +360,13 @@ pub(super) fn advised(error: Error, host: Option<&str>, role: CopyRole) -> Error
                 }
             })
         }
+        (ErrorKind::Refused, _)
+            if ["what is there is no directory", "the destination is a file"]
+                .iter()
+                .any(|it| error.what().contains(it)) =>
+        {
+            error.or_advise("no directory takes the place of a file")
+        }
         (ErrorKind::Refused, _) if error.what().contains("Not a directory") => {
             error.or_advise("something on the way there is a file, and no directory: correct the path")
         }

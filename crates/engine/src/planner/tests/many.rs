@@ -82,6 +82,9 @@ fn what_has_begun_is_asked_for_twice() {
     assert_eq!(planner.handle_group(now_us, B, asked[0].request, 15), Disposition::Deliver);
     assert!(planner.outcome().unwrap().is_ok());
     assert_eq!(drain(&mut planner, now_us).1, [of_a[0].request, asked[0].request]);
+    // What was told to leave may come all the same, as long as its source is not silent.
+    assert!(planner.at_risk_bytes(now_us) > 4 * GROUP_BYTES);
+    assert_eq!(planner.at_risk_bytes(now_us + 60 * S), 4 * GROUP_BYTES);
     assert_eq!(planner.handle_group(now_us, A, of_a[0].request, 4), Disposition::Discard);
     assert_eq!(planner.explain(now_us).duplicate_bytes, 5 * GROUP_BYTES);
 }

@@ -83,7 +83,7 @@ impl Node {
         let mut grounds = Grounds::of(one_file_system);
         let mut changes = Changes::of(&roots, one_file_system, observer);
         let mut last = Last::Nothing;
-        let (mut retries, mut idle) = (0, Duration::ZERO);
+        let (mut retries, mut unfound, mut idle) = (0, 0, Duration::ZERO);
         loop {
             // What changes from here on is told, so nothing is missed between the copy's look and ours.
             changes.begin(stop);
@@ -101,6 +101,7 @@ impl Node {
             let mut pause = None;
             match outcome {
                 Ok(done) => {
+                    unfound = 0;
                     copied(&done, begun.elapsed());
                     let has_done = done.files + done.deleted > 0;
                     idle = if has_done { Duration::ZERO } else { (idle * 2).clamp(IDLE_MIN, IDLE_MAX) };
@@ -118,7 +119,7 @@ impl Node {
                         "start it again: --max-delete cannot tell how much was deleted before it was cut off";
                     return Err(error.or_advise(what));
                 }
-                Err(error) if !is_first && may_pass(&error, &roots, retries) => {
+                Err(error) if !is_first && may_pass(&error, &roots, &mut unfound) => {
                     observer.event(Event::Warning(format!("{error}; it is tried again")));
                     pause = Some(pause_after(retries));
                     retries += 1;
@@ -197,13 +198,16 @@ fn roots(request: &TreeRequest) -> Result<Vec<PathBuf>> {
     request.sources.iter().map(here).collect()
 }
 
-/// Whether an error may be none after a while; it is one after `retries` others in a row.
-fn may_pass(error: &Error, roots: &[PathBuf], retries: u32) -> bool {
+/// Whether an error may be none after a while. `unfound` counts those, since a copy came to its end, that did not find something although
+/// the sources were there.
+fn may_pass(error: &Error, roots: &[PathBuf], unfound: &mut u32) -> bool {
     match error.kind() {
         ErrorKind::Unreachable | ErrorKind::TimedOut | ErrorKind::NoSpace => true,
         // It is made anew, perhaps, or was while the copy came to its end.
+        ErrorKind::NotFound if roots.iter().any(|root| fs::symlink_metadata(root).is_err()) => true,
         ErrorKind::NotFound => {
-            retries < RETRIES_OF_ENTRIES || roots.iter().any(|root| fs::symlink_metadata(root).is_err())
+            *unfound += 1;
+            *unfound <= RETRIES_OF_ENTRIES
         }
         _ => false,
     }

@@ -356,6 +356,7 @@ fn show(observer: &dyn Observer, failed: &EntryFailed) {
 /// destination could not be made, which is its error, too, if nothing came to pass.
 struct Holding<'a> {
     observer: &'a dyn Observer,
+    request: &'a TreeRequest,
     held: Mutex<Held>,
     /// Each source finds so.
     unmade: Mutex<Vec<Failure>>,
@@ -372,8 +373,17 @@ enum Held {
 }
 
 impl<'a> Holding<'a> {
-    fn new(observer: &'a dyn Observer) -> Holding<'a> {
-        Holding { observer, held: Mutex::new(Held::Nothing), unmade: Mutex::default() }
+    fn new(observer: &'a dyn Observer, request: &'a TreeRequest) -> Holding<'a> {
+        Holding { observer, request, held: Mutex::new(Held::Nothing), unmade: Mutex::default() }
+    }
+
+    /// Whether nothing can have come to pass if this failed. Where something may be deleted it may be a deletion, after much that
+    /// was done; but nothing is deleted in a destination that could not be made.
+    fn is_unmade(&self, path: &Path, reason: &str) -> bool {
+        let deletes = self.request.options.sync.as_ref().is_some_and(|sync| sync.delete);
+        let is_alone = self.request.sources.len() == 1 && !deletes;
+        is_unmade_root(path, reason, self.request)
+            && (is_alone || Unmade::of(reason) == Some(Unmade::Destination))
     }
 
     fn release(&self) {
@@ -386,27 +396,23 @@ impl<'a> Holding<'a> {
         self.observer.event(Event::EntryFailed { path, kind, reason });
     }
 
-    /// The copy is over. Where something may be deleted, what failed may be a deletion, after much that was done.
-    fn end(&self, copied: &TreeCopied, request: &TreeRequest) -> Result<()> {
+    /// The copy is over.
+    fn end(&self, copied: &TreeCopied) -> Result<()> {
         let has_come = copied.files + copied.unchanged + copied.deleted > 0;
         let unmade = std::mem::take(&mut *lock(&self.unmade));
         if let Some((path, kind, reason)) = unmade.first().filter(|_| !has_come) {
             self.release();
-            return Err(sole_error(path, *kind, reason, request));
+            return Err(sole_error(path, *kind, reason, self.request));
         }
-        let deletes = request.options.sync.as_ref().is_some_and(|sync| sync.delete);
-        // What was to be in it was looked at, and left out.
-        let is_all = |path: &Path, reason: &str| {
-            copied.entries <= u64::from(!deletes) || (!deletes && is_unmade_root(path, reason, request))
-        };
+        let deletes = self.request.options.sync.as_ref().is_some_and(|sync| sync.delete);
         if copied.failed == 1
-            && request.sources.len() == 1
+            && self.request.sources.len() == 1
             && !has_come
-            && matches!(&*lock(&self.held), Held::Failure((path, _, reason)) if is_all(path, reason))
+            && copied.entries <= u64::from(!deletes)
             && let Held::Failure((path, kind, reason)) =
                 std::mem::replace(&mut *lock(&self.held), Held::Passed)
         {
-            return Err(sole_error(&path, kind, &reason, request));
+            return Err(sole_error(&path, kind, &reason, self.request));
         }
         self.release();
         unmade.into_iter().for_each(|failure| self.tell(failure));
@@ -423,15 +429,19 @@ impl<'a> Holding<'a> {
 /// Whether that is the receiver's word for the directory of a source, or the one for all of them, which it could not make.
 fn is_unmade_root(path: &Path, reason: &str, request: &TreeRequest) -> bool {
     let (Location::Local(to) | Location::Remote { path: to, .. }) = &request.destination;
-    // Of `SRC/.` it may be something in it, unless it has the destination's name.
+    // Of `SRC/.` it may be something in it that has the destination's name; not where that is no directory, as far as can be seen.
     let is_named = request.sources.iter().all(|source| {
         let (Location::Local(from) | Location::Remote { path: from, .. }) = source;
         !sync::name_of(from, request.options.sync.is_some()).is_empty()
     });
+    let is_destination = || {
+        path.file_name() == to.file_name()
+            && matches!(&request.destination, Location::Local(to) if !to.is_dir())
+    };
     // The directory that everything goes into is told as ".".
     match (below(path).components().count(), Unmade::of(reason)) {
         (0, Some(Unmade::Destination)) => true,
-        (1, Some(Unmade::Entry)) => is_named || path.file_name() == to.file_name(),
+        (1, Some(Unmade::Entry)) => is_named || is_destination(),
         _ => false,
     }
 }
@@ -474,7 +484,7 @@ fn sole_error(path: &Path, kind: ErrorKind, reason: &str, request: &TreeRequest)
 impl Observer for Holding<'_> {
     fn event(&self, event: Event) {
         match event {
-            Event::EntryFailed { path, kind, reason } if Unmade::of(&reason) == Some(Unmade::Destination) => {
+            Event::EntryFailed { path, kind, reason } if self.is_unmade(&path, &reason) => {
                 lock(&self.unmade).push((path, kind, reason));
             }
             Event::EntryFailed { path, kind, reason } if matches!(*lock(&self.held), Held::Nothing) => {
@@ -503,9 +513,9 @@ impl Node {
 
     /// The same, of which nothing is told to others.
     fn copy_any(&self, request: &TreeRequest, observer: &dyn Observer, stop: &Stop) -> Result<TreeCopied> {
-        let holding = Holding::new(observer);
+        let holding = Holding::new(observer, request);
         let copied = self.copy_many(request, &holding, stop).inspect_err(|_| holding.fail())?;
-        holding.end(&copied, request)?;
+        holding.end(&copied)?;
         Ok(copied)
     }
 
@@ -641,14 +651,15 @@ mod tests {
             options: TreeOptions { sync, ..TreeOptions::default() },
         };
         let told = |path: &str, source: &str, kind, copied: &TreeCopied, deletes| {
-            let holding = Holding::new(&Nobody);
+            let sync = SyncOptions { delete: deletes, ..SyncOptions::default() };
+            let request = request(source, deletes.then_some(sync));
+            let holding = Holding::new(&Nobody, &request);
             holding.event(Event::EntryFailed {
                 path: path.into(),
                 kind,
                 reason: "make the directory: no".into(),
             });
-            let sync = SyncOptions { delete: deletes, ..SyncOptions::default() };
-            holding.end(copied, &request(source, deletes.then_some(sync)))
+            holding.end(copied)
         };
         let ends = |copied: TreeCopied, deletes| told("x", "x", ErrorKind::Refused, &copied, deletes);
         let failed = |entries| TreeCopied { entries, failed: 1, ..TreeCopied::default() };
@@ -666,11 +677,12 @@ mod tests {
         assert!(refused("new", "dir", &TreeCopied { files: 1, ..failed(9) }).is_ok());
         // The place of all of them, which `sync SRC/ DST` makes; nothing can have been deleted there.
         for deletes in [false, true] {
-            let holding = Holding::new(&Nobody);
+            let sync = SyncOptions { delete: deletes, ..SyncOptions::default() };
+            let request = request("dir/", Some(sync));
+            let holding = Holding::new(&Nobody, &request);
             let reason = "make the destination: no".to_owned();
             holding.event(Event::EntryFailed { path: ".".into(), kind: ErrorKind::Refused, reason });
-            let sync = SyncOptions { delete: deletes, ..SyncOptions::default() };
-            let error = holding.end(&failed(9), &request("dir/", Some(sync))).unwrap_err();
+            let error = holding.end(&failed(9)).unwrap_err();
             assert_eq!(error.to_string(), "\"/ro/new\": cannot make the destination: no");
             assert!(error.advice().unwrap().contains("your user may write"), "{error:?}");
         }
@@ -678,21 +690,42 @@ mod tests {
         for (reasons, is_one) in
             [(["make the destination: no"; 2], true), (["make the directory: no"; 2], false)]
         {
-            let holding = Holding::new(&Nobody);
+            let mut request = request("dir/", Some(SyncOptions::default()));
+            request.sources.push(Location::parse("more/".into()).unwrap());
+            let holding = Holding::new(&Nobody, &request);
             for reason in reasons.map(String::from) {
                 holding.event(Event::EntryFailed { path: ".".into(), kind: ErrorKind::Refused, reason });
             }
-            let mut request = request("dir/", Some(SyncOptions::default()));
-            request.sources.push(Location::parse("more/".into()).unwrap());
             let copied = TreeCopied { failed: 2, ..failed(9) };
-            assert_eq!(holding.end(&copied, &request).is_err(), is_one, "{reasons:?}");
+            assert_eq!(holding.end(&copied).is_err(), is_one, "{reasons:?}");
         }
+        // What has the destination's name in a source that is in it itself: others may have come beside it.
+        let place = tempfile::tempdir().unwrap();
+        let to = |is_there: bool| place.path().join(if is_there { "" } else { "new" });
+        for (is_there, is_all) in [(true, false), (false, true)] {
+            let request =
+                TreeRequest { destination: Location::Local(to(is_there)), ..request("dir/.", None) };
+            let holding = Holding::new(&Nobody, &request);
+            let (path, reason) =
+                (to(is_there).file_name().unwrap().into(), "make the directory: no".to_owned());
+            holding.event(Event::EntryFailed { path, kind: ErrorKind::Refused, reason });
+            assert_eq!(holding.end(&failed(9)).is_err(), is_all, "{is_there}");
+        }
+        // Beside what cannot be read in a source, too; that is told.
+        let request_of_one = request("dir", None);
+        let holding = Holding::new(&Nobody, &request_of_one);
+        for (path, reason) in [("dir/x", "read it: no"), ("new", "make the directory: no")] {
+            let (path, reason) = (path.into(), reason.to_owned());
+            holding.event(Event::EntryFailed { path, kind: ErrorKind::Refused, reason });
+        }
+        assert!(holding.end(&TreeCopied { failed: 2, ..failed(9) }).is_err());
         // Where it was looked for.
         let missing = |source| {
-            let holding = Holding::new(&Nobody);
+            let request = request(source, None);
+            let holding = Holding::new(&Nobody, &request);
             let reason = "read it: no".to_owned();
             holding.event(Event::EntryFailed { path: "dir/".into(), kind: ErrorKind::NotFound, reason });
-            holding.end(&failed(0), &request(source, None)).unwrap_err()
+            holding.end(&failed(0)).unwrap_err()
         };
         assert!(
             missing("me@web:dir/").to_string().starts_with("me@web: \"dir/\""),
