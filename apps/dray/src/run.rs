@@ -32,8 +32,8 @@ pub(crate) fn main() -> u8 {
     };
     // Each level of a tree, each file and each connection costs descriptors; the usual limit is for programs that wait for what they open with `select`.
     dray_node::raise_open_files();
-    let is_remote = matches!(arguments.command, Command::Remote | Command::Serve { stdio: true, .. });
     let is_forced = matches!(arguments.command, Command::Serve { stdio: true, .. });
+    let is_remote = is_forced || matches!(arguments.command, Command::Remote);
     let stop = Stop::new();
     let is_daemon = matches!(arguments.command, Command::Serve { stdio: false, .. });
     // As `dray explain` calls it. The daemon has a name for each transfer.

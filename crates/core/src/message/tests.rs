@@ -191,16 +191,7 @@ fn questions_for_sums_of_files_are_bounded() {
     let is_taken = |block_bytes, sum_bytes, runs: Vec<BlockRun>| {
         let sums = Some(Box::new(BlockSums { block_bytes, sum_bytes, runs, is_code: None }));
         let runs = vec![Run { first: 1, count: 1, sums, ..Run::default() }];
-        let pull = Pull {
-            request: 1,
-            runs,
-            settled: 0,
-            batches: 32,
-            lane: None,
-            lost: None,
-            pack: None,
-            brief: None,
-        };
+        let pull = Pull { request: 1, runs, batches: 32, ..Pull::default() };
         Message::from_bytes(&Message::Pull(pull).to_bytes()).is_ok()
     };
     let run = |blocks| BlockRun { start: 0, blocks };

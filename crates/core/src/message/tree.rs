@@ -132,7 +132,7 @@ pub struct Owner {
 }
 
 /// The receiver asks for contents and grants more entries.
-#[derive(Clone, PartialEq, Eq, Debug, Encode, Decode)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Encode, Decode)]
 #[cbor(map)]
 pub struct Pull {
     /// Number of the request, new on this channel; 0 if nothing is asked for.

@@ -611,7 +611,7 @@ mod tests {
         let run = Run { first: 0, count: 1, ..Run::default() };
         let batches = dray_core::limits::TREE_BATCHES_MAX.into();
         let (runs, settled) = (vec![run], 0);
-        Message::Pull(Pull { request: 1, runs, settled, batches, lane: None, lost: None, pack, brief: None })
+        Message::Pull(Pull { request: 1, runs, settled, batches, pack, ..Pull::default() })
     }
 
     /// What leaves of a file with this content until `script` says something that nobody expects, and how it ended.

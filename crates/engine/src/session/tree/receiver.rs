@@ -521,7 +521,7 @@ impl TreeReceiver {
         }
         (self.settled, self.granted) = (settled, batches);
         let brief = briefly(&runs);
-        Some(Pull { request, runs, settled, batches, lane: path, lost, pack: None, brief })
+        Some(Pull { request, runs, settled, batches, lane: path, lost, brief, pack: None })
     }
 
     /// The next question how files are cut, if one may be asked. It settles and grants nothing.
@@ -569,16 +569,7 @@ impl TreeReceiver {
     /// Asks, settles and grants nothing.
     fn nothing_new(&self) -> Pull {
         let (settled, batches) = (self.settled, self.granted);
-        Pull {
-            request: 0,
-            runs: Vec::new(),
-            settled,
-            batches,
-            lane: None,
-            lost: None,
-            pack: None,
-            brief: None,
-        }
+        Pull { settled, batches, ..Pull::default() }
     }
 
     /// Never 0; and never the number of one that is open, of which there are few.

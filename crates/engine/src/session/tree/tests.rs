@@ -27,7 +27,7 @@ fn batch(is_last: bool) -> Entries {
 
 fn pull(request: u32, runs: &[(u64, u64)], settled: u64, batches: u64) -> Pull {
     let runs = runs.iter().map(|&(first, count)| Run { first, count, ..Run::default() }).collect();
-    Pull { request, runs, settled, batches, lane: None, lost: None, pack: None, brief: None }
+    Pull { request, runs, settled, batches, ..Pull::default() }
 }
 
 fn sender() -> TreeSender {
@@ -487,28 +487,13 @@ fn cuts_that_break_the_rules_are_refused() {
         (vec![cut(100, part, None)], None),
         (vec![Run { cut: None, ..cut(1, part, Some([1; 32])) }], None),
     ] {
-        let pull =
-            Pull { request: 1, runs, settled: 0, batches: 32, lane, lost: None, pack: None, brief: None };
+        let pull = Pull { request: 1, runs, batches: 32, lane, ..Pull::default() };
         let error = sender().handle_pull(&pull, 0).unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Protocol, "{pull:?}");
     }
     let runs = vec![cut(1, part, Some([1; 32])), cut(1, part, None)];
     let mut sender = sender();
-    sender
-        .handle_pull(
-            &Pull {
-                request: 1,
-                runs,
-                settled: 0,
-                batches: 32,
-                lane: None,
-                lost: None,
-                pack: None,
-                brief: None,
-            },
-            0,
-        )
-        .unwrap();
+    sender.handle_pull(&Pull { request: 1, runs, batches: 32, ..Pull::default() }, 0).unwrap();
     assert!(sender.is_idle(), "they are owed elsewhere");
 }
 
@@ -591,16 +576,7 @@ fn cuts_of_too_much_are_refused() {
         (OBJECT_BYTES_MAX, 4 << 20, false),
     ] {
         let run = Run { cut: Some(average_bytes), ..cut(1, Some(whole(bytes)), None) };
-        let pull = Pull {
-            request: 1,
-            runs: vec![run],
-            settled: 0,
-            batches: 32,
-            lane: None,
-            lost: None,
-            pack: None,
-            brief: None,
-        };
+        let pull = Pull { request: 1, runs: vec![run], batches: 32, ..Pull::default() };
         let taken = sender().handle_pull(&pull, 0);
         assert_eq!(
             taken.map_err(|error| error.kind()),

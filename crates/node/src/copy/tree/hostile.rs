@@ -65,16 +65,7 @@ impl Peer {
 
     fn pull(&mut self, request: u32, runs: &[(u64, u64)], settled: u64, batches: u64) {
         let runs = runs.iter().map(|&(first, count)| Run { first, count, ..Run::default() }).collect();
-        self.say(&Message::Pull(Pull {
-            request,
-            runs,
-            settled,
-            batches,
-            lane: None,
-            lost: None,
-            pack: None,
-            brief: None,
-        }));
+        self.say(&Message::Pull(Pull { request, runs, settled, batches, ..Pull::default() }));
     }
 
     /// The next message that is no progress; `None` once the other side has gone.
@@ -509,8 +500,7 @@ fn a_receiver_out_of_turn_ends_the_copy() {
             &|peer| {
                 let runs = vec![Run { first: 1, count: 1, ..Run::default() }];
                 let (lane, lost) = (Some(7), Some(9));
-                let pull =
-                    Pull { request: 1, runs, settled: 0, batches: 40, lane, lost, pack: None, brief: None };
+                let pull = Pull { request: 1, runs, batches: 40, lane, lost, ..Pull::default() };
                 peer.say(&Message::Pull(pull));
             },
             "a connection that there is not",
@@ -524,16 +514,7 @@ fn a_receiver_out_of_turn_ends_the_copy() {
                 let runs = vec![Run { first: 1, count: 2, ..Run::default() }];
                 push_control(
                     &mut out,
-                    &Message::Pull(Pull {
-                        request: 1,
-                        runs,
-                        settled: 3,
-                        batches: 40,
-                        lane: None,
-                        lost: None,
-                        pack: None,
-                        brief: None,
-                    }),
+                    &Message::Pull(Pull { request: 1, runs, settled: 3, batches: 40, ..Pull::default() }),
                 );
                 push_control(&mut out, &done);
                 peer.raw(&out);

@@ -399,10 +399,10 @@ impl<'a> Holding<'a> {
     /// The copy is over.
     fn end(&self, copied: &TreeCopied) -> Result<()> {
         let has_come = copied.files + copied.unchanged + copied.deleted > 0;
-        let unmade = std::mem::take(&mut *lock(&self.unmade));
-        if let Some((path, kind, reason)) = unmade.first().filter(|_| !has_come) {
+        let unmade = lock(&self.unmade).first().cloned();
+        if let Some((path, kind, reason)) = unmade.filter(|_| !has_come) {
             self.release();
-            return Err(sole_error(path, *kind, reason, self.request));
+            return Err(sole_error(&path, kind, &reason, self.request));
         }
         let deletes = self.request.options.sync.as_ref().is_some_and(|sync| sync.delete);
         if copied.failed == 1
@@ -414,13 +414,12 @@ impl<'a> Holding<'a> {
         {
             return Err(sole_error(&path, kind, &reason, self.request));
         }
-        self.release();
-        unmade.into_iter().for_each(|failure| self.tell(failure));
+        self.release_all();
         Ok(())
     }
 
-    /// It ended with another error, which says why.
-    fn fail(&self) {
+    /// Nothing of it is the error that the copy ends with.
+    fn release_all(&self) {
         self.release();
         std::mem::take(&mut *lock(&self.unmade)).into_iter().for_each(|failure| self.tell(failure));
     }
@@ -514,7 +513,7 @@ impl Node {
     /// The same, of which nothing is told to others.
     fn copy_any(&self, request: &TreeRequest, observer: &dyn Observer, stop: &Stop) -> Result<TreeCopied> {
         let holding = Holding::new(observer, request);
-        let copied = self.copy_many(request, &holding, stop).inspect_err(|_| holding.fail())?;
+        let copied = self.copy_many(request, &holding, stop).inspect_err(|_| holding.release_all())?;
         holding.end(&copied)?;
         Ok(copied)
     }

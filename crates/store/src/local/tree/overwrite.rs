@@ -230,22 +230,20 @@ pub(super) fn left_beside(directory: &OpenDirectory, name: &Name) -> (Option<Tem
     let Some(found) = found.filter(|found| file_type(found) == FileType::RegularFile) else {
         return (None, None);
     };
-    let left = |it: Temporary| has_whole(directory, &it).then_some(it);
+    let left = |it: Temporary| has_whole(directory.settings(), &directory.directory, &it).then_some(it);
     (left(name_of_whole(directory.inode, name, &found)), left(name_of_claim(directory, name, &found)))
 }
 
 /// Whether a run of this user that was cut off while it changed the file `name` left something: for a plan, which changes nothing.
 pub(super) fn is_left_half(settings: &Settings, directory: &Directory, name: &Name) -> bool {
     let facts = directory.stat_self().ok().zip(directory.stat_for(name.as_bytes(), FACTS).ok());
-    facts.is_some_and(|(own, found)| {
-        let whole = left_at(directory, &name_of_whole(own.stx_ino, name, &found));
-        whole.is_some_and(|whole| whole.stx_uid == settings.powers.uid)
-    })
+    facts
+        .is_some_and(|(own, found)| has_whole(settings, directory, &name_of_whole(own.stx_ino, name, &found)))
 }
 
 /// Whether a run of this user left something under this name.
-fn has_whole(directory: &OpenDirectory, whole: &Temporary) -> bool {
-    left_at(&directory.directory, whole).is_some_and(|it| it.stx_uid == directory.settings().powers.uid)
+fn has_whole(settings: &Settings, directory: &Directory, whole: &Temporary) -> bool {
+    left_at(directory, whole).is_some_and(|it| it.stx_uid == settings.powers.uid)
 }
 
 /// What a run of anybody left under this name.

@@ -179,16 +179,7 @@ fn sums_and_rests_that_break_the_rules_are_refused() {
     let masked = Run { part: Some(part), have: have.clone(), ..run.clone() };
     let long = Some(Part { start: 0, bytes: GROUP_BYTES + 1 });
     let handle = |runs: &[Run], lane| {
-        let pull = Pull {
-            request: 1,
-            runs: runs.to_vec(),
-            settled: 0,
-            batches: 32,
-            lane,
-            lost: None,
-            pack: None,
-            brief: None,
-        };
+        let pull = Pull { request: 1, runs: runs.to_vec(), batches: 32, lane, ..Pull::default() };
         sender().handle_pull(&pull, 0).map_err(|error| error.kind())
     };
     for (runs, lane) in [
