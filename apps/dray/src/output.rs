@@ -160,13 +160,7 @@ impl Output {
 
     /// Prints a page that was asked for, also when quiet.
     pub(crate) fn page(&self, text: &str) -> Result<()> {
-        match print(text.as_bytes()) {
-            // Who reads the beginning has all of it that he wants (`| head`).
-            Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
-                Err(Error::new(ErrorKind::Internal, "cannot write standard output").caused_by(error))
-            }
-            _ => Ok(()),
-        }
+        paged(print(text.as_bytes()))
     }
 
     /// Prints a result that is not as it should be, also when quiet.
@@ -608,6 +602,17 @@ pub(crate) fn count(number: u64, one: &str, several: &str) -> String {
 pub(crate) fn print(bytes: &[u8]) -> std::io::Result<()> {
     let mut out = std::io::stdout();
     out.write_all(bytes).and_then(|()| out.flush())
+}
+
+/// How it went to print a page.
+pub(crate) fn paged(printed: std::io::Result<()>) -> Result<()> {
+    match printed {
+        // Who reads the beginning has all of it that he wants (`| head`).
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => {
+            Err(Error::new(ErrorKind::Internal, "cannot write standard output").caused_by(error))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn line(out: &mut dyn Write, text: &str) {

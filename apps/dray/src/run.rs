@@ -19,7 +19,7 @@ use dray_node::{
 use serde_json::json;
 
 use crate::arguments::{self, Arguments, Command, Show};
-use crate::output::{Output, bytes, count, print, verified_json};
+use crate::output::{Output, bytes, count, paged, print, verified_json};
 use crate::{daemon, demo, explain, logs, manual, pasted, sync, usage};
 
 /// The exit code.
@@ -70,8 +70,8 @@ fn refuse(slip: &clap::Error) -> u8 {
     if !slip.use_stderr() || (slip.kind() == DisplayHelpOnMissingArgumentOrSubcommand && !json) {
         let printed = slip.print().and_then(|()| std::io::stdout().flush());
         match printed {
-            Err(error) if !slip.use_stderr() => return fail(&cannot_print(error), json),
-            _ => return if slip.use_stderr() { ErrorKind::Usage.exit_code() } else { 0 },
+            _ if slip.use_stderr() => return ErrorKind::Usage.exit_code(),
+            printed => return paged(printed).map_or_else(|error| fail(&error, json), |()| 0),
         }
     }
     fail(&usage::error(slip), json)
@@ -321,9 +321,9 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
         Command::Completions { shell } => {
             let mut script = Vec::new();
             clap_complete::generate(shell, &mut arguments::shown(), "dray", &mut script);
-            print(&script).map_err(cannot_print)
+            paged(print(&script))
         }
-        Command::Man => print(&manual::page()?).map_err(cannot_print),
+        Command::Man => paged(print(&manual::page()?)),
         Command::Remote => remote(None, stop),
         Command::Serve { stdio: false, .. } => daemon::serve(output, stop, reload),
         Command::Serve { only, read_only, stdio: true } => {
@@ -447,10 +447,6 @@ fn stop_when_stdin_closes(stop: &Stop) {
     });
 }
 
-fn cannot_print(error: std::io::Error) -> Error {
-    Error::new(ErrorKind::Internal, "cannot write standard output").caused_by(error)
-}
-
 fn destination(path: Option<PathBuf>) -> Destination {
     match path {
         None => Destination::Suggested,
@@ -503,7 +499,7 @@ fn doctor(output: &Output) -> Result<()> {
     }
     Err(Error::new(
         ErrorKind::Partial,
-        format!("{bad} of {} findings are not as they should be", findings.len()),
+        format!("not as it should be: {bad} of {}", count(findings.len() as u64, "finding", "findings")),
     )
     .advise("each line marked BAD says what to do"))
 }

@@ -211,6 +211,32 @@ fn a_result_that_cannot_be_printed_is_an_error() {
         assert_eq!(code, Some(1), "{err}");
         assert!(err.contains("cannot print the ticket"), "{err}");
     }
+    // Who reads the beginning of a page (`| head`) has what he wants.
+    for page in [&["--help"][..], &["cp", "--help"], &["--version"], &["man"], &["completions", "bash"]] {
+        let (reader, writer) = std::io::pipe().unwrap();
+        drop(reader);
+        let (code, _, err) = end(dray(dir.path()).args(page).stdout(writer).spawn().unwrap());
+        assert_eq!((code, err.as_str()), (Some(0), ""), "{page:?}");
+    }
+}
+
+/// A configuration that cannot be read is one finding of `doctor` and does not hide the others; a link to nothing is told as one.
+#[test]
+fn what_is_wrong_is_told_beside_the_rest() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::create_dir(dir.path().join("dray")).unwrap();
+    std::fs::write(dir.path().join("dray/config.toml"), "no_such_key = 1").unwrap();
+    let (code, out, err) = end(dray(dir.path()).arg("doctor").spawn().unwrap());
+    assert_eq!(code, Some(8), "{err}");
+    assert!(out.starts_with("BAD  configuration") && out.contains("no_such_key"), "{out}");
+    assert!(out.contains("ok   data directory") && out.contains("ok   CPU"), "{out}");
+    std::fs::remove_file(dir.path().join("dray/config.toml")).unwrap();
+    std::os::unix::fs::symlink("nowhere", dir.path().join("link")).unwrap();
+    for arguments in [&["put", "link"][..], &["cp", "link", "copy"]] {
+        let (code, _, err) = end(dray(dir.path()).args(arguments).spawn().unwrap());
+        assert_eq!(code, Some(3), "{err}");
+        assert!(err.contains("a symbolic link to \"nowhere\""), "{err}");
+    }
 }
 
 /// `get -o - | head`: the reader's leaving is no trouble of the network, and a reader that does not read does not

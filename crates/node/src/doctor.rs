@@ -8,6 +8,7 @@ use dray_core::Error;
 use dray_transfer::direct::{Listener, is_local};
 use rustix::fs::Access;
 
+use crate::config::{ConfigFile, Paths};
 use crate::{Config, Node};
 
 /// With less room than this, the outboard of a file of 64 GiB would not fit.
@@ -40,12 +41,22 @@ impl Node {
     pub fn doctor() -> Vec<Finding> {
         let mut findings = Vec::new();
         let config = match Config::load() {
-            Ok(config) => config,
-            Err(error) => return vec![Finding::bad("configuration", &error)],
+            Ok(config) => {
+                let file = &config.paths.config_file;
+                let origin = if file.exists() { "" } else { "defaults; your own would be in " };
+                findings.push(Finding::new("configuration", true, format!("{origin}{}", file.display())));
+                config
+            }
+            Err(error) => {
+                findings.push(Finding::bad("configuration", &error));
+                // The rest is looked at as it would be without that file.
+                let defaults = |paths| Config::new(paths, &ConfigFile::default());
+                match Paths::from_environment().and_then(defaults) {
+                    Ok(config) => config,
+                    Err(_) => return findings,
+                }
+            }
         };
-        let file = &config.paths.config_file;
-        let origin = if file.exists() { "" } else { "defaults; your own would be in " };
-        findings.push(Finding::new("configuration", true, format!("{origin}{}", file.display())));
         let data_dir = config.paths.data_dir.clone();
         match Node::open(config) {
             Ok(node) => {

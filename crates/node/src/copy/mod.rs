@@ -112,7 +112,9 @@ impl Location {
 /// The error of a `command` with two remote sides.
 fn both_remote(command: &str) -> Error {
     Error::new(ErrorKind::Usage, "both sides are remote")
-        .advise(format!("run dray {command} on one of the two hosts, or copy here first"))
+        .advise(format!(
+            "run dray {command} on one of the two hosts, or copy here first; a local file with a colon in its name is written ./NAME"
+        ))
 }
 
 /// How to copy.

@@ -1,6 +1,6 @@
 //! Reading files of data and holes by position: `pread` only, never a map, never a shared file offset.
 
-use std::fs::{File, Metadata};
+use std::fs::{self, File, Metadata};
 use std::io;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
@@ -39,7 +39,7 @@ pub(crate) fn identity(metadata: &Metadata) -> FileIdentity {
 /// Opens a regular file of the user for reading, following symbolic links as `cp` does. Anything else is `Usage`:
 /// it is looked at before it is opened, because opening a device or a pipe may already do something.
 pub(super) fn open_regular(path: &Path) -> Result<(File, FileIdentity)> {
-    let look = std::fs::metadata(path).map_err(|error| unreadable("read", path, error))?;
+    let look = fs::metadata(path).map_err(|error| unreadable("read", path, error))?;
     require_regular(&look, path)?;
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::from(
@@ -64,7 +64,10 @@ pub(super) fn opened_regular(file: &File, path: &Path) -> Result<FileIdentity> {
 fn unreadable(what: &str, path: &Path, error: impl Into<io::Error>) -> Error {
     let error = io_at(what, path, error);
     match error.kind() {
-        ErrorKind::NotFound => error.advise("nothing has that name: is the path right?"),
+        ErrorKind::NotFound => match fs::read_link(path) {
+            Ok(target) => error.advise(format!("it is a symbolic link to {target:?}, where nothing is")),
+            Err(_) => error.advise("nothing has that name: is the path right?"),
+        },
         ErrorKind::Refused => {
             error.advise("it takes the right to read the file and to enter every folder above it")
         }

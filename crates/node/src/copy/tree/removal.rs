@@ -9,6 +9,7 @@ use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::tree::{Origin, Remover, ToldEntry, Walked, Walker};
 use dray_transfer::tree::Removes;
 
+use super::entries_told;
 use super::source::entry_failed;
 use super::sync::has;
 use crate::lock;
@@ -141,7 +142,8 @@ impl Removes for Removal {
         }
         if in_place.is_last && *lost > 0 {
             let what = format!(
-                "{lost} entries stay here: more than {SYNC_REMOVALS_MAX} waited at a time for word from where they were brought"
+                "{} stay here: more than {SYNC_REMOVALS_MAX} waited at a time for word from where they were brought",
+                entries_told(*lost)
             );
             let error = Error::new(ErrorKind::Unsupported, what).advise("run it again");
             failed.push(entry_failed(".".as_ref(), &error));
