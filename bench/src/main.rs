@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         Some(worker::JOIN) => worker::join(&words[1..]),
         Some(worker::TIME) => worker::time(&words[1..]),
         Some("--help" | "-h" | "help") => say(HELP).map(|()| ExitCode::SUCCESS),
-        Some(OWN_MOUNTS) => run(&words[1..]),
+        Some(OWN_MOUNTS) => end_with_the_parent().and_then(|()| run(&words[1..])),
         _ => start(&words),
     };
     outcome.unwrap_or_else(|message| {
@@ -49,6 +49,12 @@ fn main() -> ExitCode {
         let _ = writeln!(std::io::stderr(), "bench: {message}");
         ExitCode::from(2)
     })
+}
+
+/// Whoever ends the program that was started ends this one, too, and with it all that it started.
+fn end_with_the_parent() -> Result<(), String> {
+    rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
+        .map_err(|error| format!("ask to end with the parent: {error}"))
 }
 
 /// Checks the arguments, then starts this program again with mounts of its own.

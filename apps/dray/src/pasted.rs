@@ -56,7 +56,11 @@ pub(crate) fn may_be_ticket(text: &str) -> bool {
     const CHARS_MIN: usize = 60;
     let plain = unwrap(text);
     let rest = plain.strip_prefix(TICKET_PREFIX).unwrap_or_default();
-    rest.len() >= CHARS_MIN && rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+    // A path, as advice has it written.
+    let is_path = text.starts_with(['.', '/']);
+    !is_path
+        && rest.len() >= CHARS_MIN
+        && rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
 }
 
 /// The ticket to join.

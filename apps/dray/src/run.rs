@@ -53,7 +53,7 @@ pub(crate) fn main() -> u8 {
         Ok(()) => 0,
         Err(error) => {
             // What went wrong at the far end of a copy has been told to the near end, which shows it.
-            // Who wrote the command line of the other one hears of it by nobody.
+            // A far end that nobody asked anything has told nobody.
             let is_unasked = is_forced && error.what().starts_with(dray_node::UNASKED);
             let is_told = is_remote && error.kind() != ErrorKind::Internal && !is_unasked;
             if !is_told {

@@ -17,6 +17,8 @@ use crate::turns::{Entrant, Place, Turn};
 
 /// A run that is frozen for good is given up after this.
 const FROZEN_PATIENCE: Duration = Duration::from_secs(60);
+/// Runs that nobody kills, of which that counts which takes least.
+const WHOLE_RUNS: usize = 3;
 /// More than a handshake; what comes after it is payload.
 const FIRST_BYTES: u64 = 64 << 10;
 /// Where the second mirror listens.
@@ -279,7 +281,7 @@ fn killed(bench: &mut Bench) -> Result<(), String> {
         let expected = bytes as f64 * 8.0 / rate + 0.2;
         let name = what.name();
         let place = Place { row: "P13", cell: &name, link: between.name() };
-        // What a run that nobody kills takes from the wire, of each program.
+        // What a run that nobody kills takes from the wire, of each program: the least of some, as TCP sends again in one what it does not in another.
         let mut whole = BTreeMap::new();
         bench.rounds(1, bench.pairs(), |bench, round| {
             // One moment for all of a round.
@@ -287,8 +289,12 @@ fn killed(bench: &mut Bench) -> Result<(), String> {
             bench.in_turn(&place, &RESUMERS, round, |bench, turn| {
                 let fetcher = turn.who.fetcher;
                 if let Entry::Vacant(vacant) = whole.entry(fetcher) {
-                    vacant.insert(taken_by_a_whole_run(bench, &pair, what, fetcher)?);
-                    bench.site.forget()?;
+                    let mut least = u64::MAX;
+                    for _ in 0..if bench.options.is_smoke { 1 } else { WHOLE_RUNS } {
+                        least = least.min(taken_by_a_whole_run(bench, &pair, what, fetcher)?);
+                        bench.site.forget()?;
+                    }
+                    vacant.insert(least);
                 }
                 let plan = Killing { moment, whole: whole[&fetcher] };
                 one_killed(bench, &pair, what, &plan, &place, turn)

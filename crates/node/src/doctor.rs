@@ -40,6 +40,7 @@ impl Node {
     /// Looks at configuration, data directory, identity, network, ssh and CPU.
     pub fn doctor() -> Vec<Finding> {
         let mut findings = Vec::new();
+        let mut is_configured = true;
         let config = match Config::load() {
             Ok(config) => {
                 let file = &config.paths.config_file;
@@ -48,8 +49,9 @@ impl Node {
                 config
             }
             Err(error) => {
+                is_configured = false;
                 findings.push(Finding::bad("configuration", &error));
-                // The rest is looked at as it would be without that file.
+                // What does not depend on it is looked at all the same.
                 let defaults = |paths| Config::new(paths, &ConfigFile::default());
                 match Paths::from_environment().and_then(defaults) {
                     Ok(config) => config,
@@ -62,12 +64,14 @@ impl Node {
             Ok(node) => {
                 findings.push(data_directory(&data_dir));
                 findings.push(Finding::new("identity", true, format!("node {}", node.id())));
-                let listening =
-                    Listener::bind(node.tls.clone(), node.config.port).and_then(|bound| bound.port());
-                findings.push(match listening {
-                    Ok(port) => Finding::new("listening", true, format!("TCP port {port} can be had")),
-                    Err(error) => Finding::bad("listening", &error),
-                });
+                if is_configured {
+                    let listening =
+                        Listener::bind(node.tls.clone(), node.config.port).and_then(|bound| bound.port());
+                    findings.push(match listening {
+                        Ok(port) => Finding::new("listening", true, format!("TCP port {port} can be had")),
+                        Err(error) => Finding::bad("listening", &error),
+                    });
+                }
             }
             Err(error) => findings.push(Finding::bad("data directory", &error)),
         }

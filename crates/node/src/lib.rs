@@ -34,9 +34,9 @@ use dray_transfer::transport::TlsConfig;
 
 pub use config::{Config, ConfigFile, Paths};
 pub use copy::{
-    AddressFamily, BasisUse, Chosen, Confinement, Copied, CopyOptions, CopyRequest, DirectoryWish, Location,
-    SharedTree, SshOptions, SyncBackup, SyncBasis, SyncOptions, TreeCopied, TreeOptions, TreeRequest,
-    UNASKED, read_rule, refuse_remote, words,
+    AddressFamily, BasisUse, Chosen, Confinement, Confirm, Copied, CopyOptions, CopyRequest, DirectoryWish,
+    Location, SharedTree, SshOptions, SyncBackup, SyncBasis, SyncOptions, TreeCopied, TreeOptions,
+    TreeRequest, UNASKED, read_rule, refuse_remote, words,
 };
 pub use daemon::Daemon;
 pub use doctor::Finding;

@@ -460,7 +460,9 @@ impl Fault {
     /// are internal to it: a peer does not choose what our exit code says of us.
     pub fn to_error(&self, peer: &str) -> Error {
         let kind = match ErrorKind::from_wire_code(self.kind) {
-            ErrorKind::Usage | ErrorKind::Partial | ErrorKind::Interrupted => ErrorKind::Internal,
+            ErrorKind::Usage | ErrorKind::Partial => ErrorKind::Internal,
+            // It is gone, and may come back.
+            ErrorKind::Interrupted => ErrorKind::Unreachable,
             kind => kind,
         };
         let text = crate::text::one_line(&self.text);

@@ -170,6 +170,11 @@ impl FarEnd {
                 Error::new(ErrorKind::Unreachable, what).advise(GOES_ON)
             }
             Some(255) if self.words.is_some() => why(host, &self.options, &said),
+            // It heard a signal, and did not get to say so.
+            Some(130) if is_heard => {
+                let what = format!("dray on {host} was interrupted");
+                Error::new(ErrorKind::Unreachable, what).advise(GOES_ON)
+            }
             Some(code @ 129..=159) if is_heard => {
                 let what = format!("dray on {host}, or ssh here, was killed (signal {})", code - 128);
                 Error::new(ErrorKind::Unreachable, what).advise(GOES_ON)

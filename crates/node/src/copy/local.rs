@@ -354,14 +354,14 @@ pub(super) fn advised(error: Error, host: Option<&str>, role: CopyRole) -> Error
             if ["is a directory", "is not a regular file"].iter().any(|it| error.what().ends_with(it)) =>
         {
             error.or_advise(match role {
-                CopyRole::Send => "-r copies directories; of what is no file it makes another of its kind",
+                CopyRole::Send => "-r copies directories, and -a devices, fifos and sockets, too",
                 CopyRole::Receive => {
                     "no file takes its place: name another destination, or move that away first"
                 }
             })
         }
         (ErrorKind::Refused, _)
-            if ["what is there is no directory", "the destination is a file"]
+            if ["what is there is no directory", "the destination is no directory", "the destination is a file"]
                 .iter()
                 .any(|it| error.what().contains(it)) =>
         {

@@ -33,8 +33,8 @@ pub use reach::Confinement;
 pub use remote::{UNASKED, refuse_remote};
 pub use ssh::{AddressFamily, SshOptions, words};
 pub use tree::{
-    BasisUse, Chosen, DirectoryWish, SharedTree, SyncBackup, SyncBasis, SyncOptions, TreeCopied, TreeOptions,
-    TreeRequest, read_rule,
+    BasisUse, Chosen, Confirm, DirectoryWish, SharedTree, SyncBackup, SyncBasis, SyncOptions, TreeCopied,
+    TreeOptions, TreeRequest, read_rule,
 };
 pub(crate) use tree::{LiveTrees, OwnDirectories, live_hello};
 

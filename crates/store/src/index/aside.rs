@@ -100,8 +100,8 @@ mod tests {
         file
     }
 
-    /// Reads a file of which others have read three pages; what is in the page cache in the end, if that is not what was there before.
-    fn read_aside(path: &Path, bytes: &[u8], way: Way) -> Result<(), String> {
+    /// Reads a file of which others have read three pages. In the end: whether those that are to stay did, whether the others left, and what there is.
+    fn read_aside(path: &Path, bytes: &[u8], way: Way) -> (bool, bool, String) {
         uncached(path, bytes).read_exact_at(&mut [0; 3 * PAGE_BYTES], 64 * PAGE_BYTES as u64).unwrap();
         let (file, mut now) = (File::open(path).unwrap(), way);
         let mut read = vec![0; LEN];
@@ -115,8 +115,8 @@ mod tests {
         assert_eq!(end.unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
         let stayed = kept.iter().all(|page| found.contains(page));
         // A large folio is dropped only as a whole.
-        let is_left = found.len() <= kept.len() + LEN / PAGE_BYTES / 4;
-        if stayed && is_left { Ok(()) } else { Err(format!("{way:?}, in the end {now:?}: {found:?}")) }
+        let left = found.len() <= kept.len() + LEN / PAGE_BYTES / 4;
+        (stayed, left, format!("{way:?}, in the end {now:?}: {found:?}"))
     }
 
     /// Y5: whichever way the kernel has, the bytes are right, what others have read stays in the page cache, and what was not there is not there
@@ -134,9 +134,12 @@ mod tests {
         });
         for way in [Way::Kernel, Way::Behind, Way::Blind] {
             // The kernel keeps a page that it has at hand for something else, as where memory is short: what is never dropped stays each time.
-            let tries = (0..10).map(|number| read_aside(&path(&format!("{way:?} {number}")), &bytes, way));
-            let failures: Vec<String> = tries.map_while(Result::err).collect();
-            assert!(!shows || failures.len() < 10, "{failures:?}");
+            let has_left = (0..10).any(|number| {
+                let (stayed, left, told) = read_aside(&path(&format!("{way:?} {number}")), &bytes, way);
+                assert!(stayed || !shows, "{told}");
+                left
+            });
+            assert!(has_left || !shows, "{way:?}");
         }
     }
 }

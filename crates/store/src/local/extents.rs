@@ -65,7 +65,9 @@ fn unreadable(what: &str, path: &Path, error: impl Into<io::Error>) -> Error {
     let error = io_at(what, path, error);
     match error.kind() {
         ErrorKind::NotFound => match fs::read_link(path) {
-            Ok(target) => error.advise(format!("it is a symbolic link to {target:?}, where nothing is")),
+            Ok(target) => {
+                error.advise(format!("it is a symbolic link to {target:?}, which leads to nothing"))
+            }
             Err(_) => error.advise("nothing has that name: is the path right?"),
         },
         ErrorKind::Refused => {

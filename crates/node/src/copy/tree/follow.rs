@@ -6,7 +6,7 @@
 //! directories ([`WATCHED_DIRECTORIES_MAX`], or its own limit), every [`LOOK_INTERVAL`].
 //!
 //! A source whose disk is unmounted looks like one that is empty. So each copy begins only if the sources lie on the file systems on
-//! which they lay at first and nothing was unmounted below them.
+//! which they lay at first and nothing was unmounted below them, and deletes only if that is still so when it has read them to their end.
 
 mod grounds;
 mod watches;
@@ -14,6 +14,7 @@ mod watches;
 use std::fs;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use dray_core::limits::WATCHED_DIRECTORIES_MAX;
@@ -22,8 +23,8 @@ use dray_core::{Error, ErrorKind, Result};
 use self::grounds::Grounds;
 use self::watches::Watches;
 use super::super::local::is_local_host;
-use super::{TreeCopied, TreeRequest};
-use crate::{Event, Location, Node, Observer, Stop};
+use super::{Confirm, TreeCopied, TreeRequest};
+use crate::{Event, Location, Node, Observer, Stop, lock};
 
 /// How often it is looked where nobody tells of changes.
 const LOOK_INTERVAL: Duration = Duration::from_secs(10);
@@ -80,7 +81,12 @@ impl Node {
         let mut request = request.clone();
         let roots = roots(&request)?;
         let one_file_system = request.options.one_file_system;
-        let mut grounds = Grounds::of(one_file_system);
+        let grounds = Arc::new(Mutex::new(Grounds::of(one_file_system)));
+        if let Some(sync) = request.options.sync.as_mut().filter(|sync| sync.delete) {
+            // A copy may begin long before it looks at the sources: a login is between.
+            let (grounds, roots) = (Arc::clone(&grounds), roots.clone());
+            sync.confirm = Some(Confirm::new(move || lock(&grounds).check(&roots, None, true)));
+        }
         let mut changes = Changes::of(&roots, one_file_system, observer);
         let mut last = Last::Nothing;
         let (mut retries, mut unfound, mut idle) = (0, 0, Duration::ZERO);
@@ -91,9 +97,8 @@ impl Node {
             let is_first = matches!(last, Last::Nothing);
             let deletes = request.options.sync.as_ref().is_some_and(|sync| sync.delete);
             let telling = Deletions { observer, deleted: AtomicU64::new(0) };
-            let outcome = grounds
-                .check(&roots, changes.unmounted(), deletes)
-                .and_then(|()| self.copy_any(&request, &telling, stop));
+            let checked = lock(&grounds).check(&roots, changes.unmounted(), deletes);
+            let outcome = checked.and_then(|()| self.copy_any(&request, &telling, stop));
             let deleted = telling.deleted.into_inner();
             if let Some(sync) = &mut request.options.sync {
                 sync.max_delete = sync.max_delete.map(|max| max.saturating_sub(deleted));

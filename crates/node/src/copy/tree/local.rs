@@ -27,6 +27,7 @@ use super::near::may_be_renamed;
 use super::removal::{Arrivals, Removal};
 use super::sink::at;
 use super::source::entry_failed;
+use super::sync::Confirm;
 use super::{
     TreeCopied, TreeOptions, changes, left_out, not_kept, preview, show, sync, tree_message, walk_options,
     whole, write_options,
@@ -125,6 +126,7 @@ impl Node {
                         limit: options.rate_bytes.map(RateLimit::new),
                         buffer: vec![0; READ_BYTES as usize],
                         is_complete: true,
+                        confirm: options.sync.as_ref().and_then(|sync| sync.confirm.as_ref()),
                         removal,
                         arrivals,
                         number: 0,
@@ -204,6 +206,7 @@ struct Copying<'a> {
     buffer: Vec<u8>,
     /// No entry has failed so far.
     is_complete: bool,
+    confirm: Option<&'a Confirm>,
     /// What is in place leaves its source, if that is asked for; and the number of the next entry.
     removal: Option<Arc<Removal>>,
     arrivals: Arrivals,
@@ -220,6 +223,9 @@ impl Copying<'_> {
     ) -> Result<TreeCopied> {
         let mut order = Order::new(sources);
         batches.into_iter().flatten().try_for_each(|walked| self.step(walked, &mut order))?;
+        if let Some(Err(error)) = self.confirm.map(Confirm::ask) {
+            self.fail(b".", error)?;
+        }
         let held = self.held.end(&mut self.writer);
         self.fail_all(held)?;
         if fsync && self.is_complete && self.writer.will_delete() {

@@ -68,10 +68,11 @@ pub use live::{DirectoryWish, SharedTree};
 pub(crate) use live::{LiveTrees, OwnDirectories, live_hello};
 pub(super) use sources::{read_chosen, read_more};
 pub(super) use sync::is_told_a_list;
-pub use sync::{SyncBackup, SyncBasis, SyncOptions};
+pub use sync::{Confirm, SyncBackup, SyncBasis, SyncOptions};
 use watching::About;
 
 use super::local::advised;
+use super::pattern;
 use super::{Location, SshOptions, both_remote};
 use crate::{Event, Node, Observer, Stop, lock};
 
@@ -358,7 +359,7 @@ struct Holding<'a> {
     observer: &'a dyn Observer,
     request: &'a TreeRequest,
     held: Mutex<Held>,
-    /// Each source finds so.
+    /// Each source finds so, once.
     unmade: Mutex<Vec<Failure>>,
 }
 
@@ -381,9 +382,15 @@ impl<'a> Holding<'a> {
     /// was done; but nothing is deleted in a destination that could not be made.
     fn is_unmade(&self, path: &Path, reason: &str) -> bool {
         let deletes = self.request.options.sync.as_ref().is_some_and(|sync| sync.delete);
-        let is_alone = self.request.sources.len() == 1 && !deletes;
+        let is_one = match &self.request.sources[..] {
+            [Location::Local(_)] => true,
+            // What a pattern there stands for may be several.
+            [Location::Remote { path, .. }] => !pattern::is_pattern(path),
+            _ => false,
+        };
         is_unmade_root(path, reason, self.request)
-            && (is_alone || Unmade::of(reason) == Some(Unmade::Destination))
+            && (is_one && !deletes || Unmade::of(reason) == Some(Unmade::Destination))
+            && lock(&self.unmade).len() < self.request.sources.len()
     }
 
     fn release(&self) {
@@ -427,20 +434,17 @@ impl<'a> Holding<'a> {
 
 /// Whether that is the receiver's word for the directory of a source, or the one for all of them, which it could not make.
 fn is_unmade_root(path: &Path, reason: &str, request: &TreeRequest) -> bool {
-    let (Location::Local(to) | Location::Remote { path: to, .. }) = &request.destination;
-    // Of `SRC/.` it may be something in it that has the destination's name; not where that is no directory, as far as can be seen.
-    let is_named = request.sources.iter().all(|source| {
-        let (Location::Local(from) | Location::Remote { path: from, .. }) = source;
-        !sync::name_of(from, request.options.sync.is_some()).is_empty()
-    });
-    let is_destination = || {
-        path.file_name() == to.file_name()
-            && matches!(&request.destination, Location::Local(to) if !to.is_dir())
+    // Of `SRC/.` and `SRC/` it is something in it.
+    let is_named = || {
+        request.sources.iter().all(|source| {
+            let (Location::Local(from) | Location::Remote { path: from, .. }) = source;
+            !sync::name_of(from, request.options.sync.is_some()).is_empty()
+        })
     };
-    // The directory that everything goes into is told as ".".
+    // The directory that everything goes into is told as ".", or by its own name where the only source has that.
     match (below(path).components().count(), Unmade::of(reason)) {
-        (0, Some(Unmade::Destination)) => true,
-        (1, Some(Unmade::Entry)) => is_named || is_destination(),
+        (0 | 1, Some(Unmade::Destination)) => true,
+        (1, Some(Unmade::Entry)) => is_named(),
         _ => false,
     }
 }
@@ -460,9 +464,10 @@ fn sole_error(path: &Path, kind: ErrorKind, reason: &str, request: &TreeRequest)
         }
     };
     if is_unmade_root(path, reason, request) {
-        let to = match &request.destination {
-            Location::Local(to) if to.is_dir() => to.join(below(path)),
-            Location::Local(to) | Location::Remote { path: to, .. } => to.clone(),
+        let (Location::Local(to) | Location::Remote { path: to, .. }) = &request.destination;
+        let to = match Unmade::of(reason) {
+            Some(Unmade::Entry) => to.join(below(path)),
+            _ => to.clone(),
         };
         let cannot = if reason.starts_with("make ") { "cannot " } else { "" };
         let error = Error::new(kind, format!("{to:?}: {cannot}{reason}"));
@@ -474,7 +479,8 @@ fn sole_error(path: &Path, kind: ErrorKind, reason: &str, request: &TreeRequest)
         [source @ (Location::Local(from) | Location::Remote { path: from, .. })]
             if path == from && kind == ErrorKind::NotFound =>
         {
-            at(error, source, CopyRole::Send).or_advise("nothing has that name: is the path right?")
+            at(error, source, CopyRole::Send)
+                .or_advise("nothing has that name, or it is a symbolic link to nothing: is the path right?")
         }
         _ => error,
     }
@@ -670,7 +676,7 @@ mod tests {
         let refused =
             |path, source, copied: &TreeCopied| told(path, source, ErrorKind::Refused, copied, false);
         let error = refused("new", "h:dir", &failed(9)).unwrap_err();
-        assert_eq!((error.kind(), &error.to_string()[..20]), (ErrorKind::Refused, "\"/ro/new\": cannot ma"));
+        assert_eq!((error.kind(), &error.to_string()[..20]), (ErrorKind::Refused, "\"/ro/new/new\": canno"));
         assert!(error.advice().is_some() && refused("new/folder", "dir", &failed(9)).is_ok());
         assert!(refused("folder", "dir/.", &failed(9)).is_ok());
         assert!(refused("new", "dir", &TreeCopied { files: 1, ..failed(9) }).is_ok());
@@ -698,18 +704,33 @@ mod tests {
             let copied = TreeCopied { failed: 2, ..failed(9) };
             assert_eq!(holding.end(&copied).is_err(), is_one, "{reasons:?}");
         }
-        // What has the destination's name in a source that is in it itself: others may have come beside it.
-        let place = tempfile::tempdir().unwrap();
-        let to = |is_there: bool| place.path().join(if is_there { "" } else { "new" });
-        for (is_there, is_all) in [(true, false), (false, true)] {
-            let request =
-                TreeRequest { destination: Location::Local(to(is_there)), ..request("dir/.", None) };
+        // What has the destination's name in a source that is in it itself, as far as can be told: others may have come beside it. What is
+        // below a destination that is there is told by its whole path.
+        for (source, reason, place) in [
+            ("dir/.", "make the directory: no", None),
+            ("dir/.", "make the destination: no", Some("/ro/new")),
+            ("dir", "make the directory: no", Some("/ro/new/new")),
+            ("h:d*", "make the directory: no", None),
+        ] {
+            let request = request(source, None);
             let holding = Holding::new(&Nobody, &request);
-            let (path, reason) =
-                (to(is_there).file_name().unwrap().into(), "make the directory: no".to_owned());
-            holding.event(Event::EntryFailed { path, kind: ErrorKind::Refused, reason });
-            assert_eq!(holding.end(&failed(9)).is_err(), is_all, "{is_there}");
+            let reason = reason.to_owned();
+            holding.event(Event::EntryFailed { path: "new".into(), kind: ErrorKind::Refused, reason });
+            let ended = holding.end(&failed(9)).err().map(|error| error.to_string());
+            let is_place = ended
+                .as_ref()
+                .zip(place)
+                .is_some_and(|(told, place)| told.starts_with(&format!("{place:?}: ")));
+            assert!(is_place || (ended.is_none() && place.is_none()), "{source}: {ended:?}");
         }
+        // Whoever says so again and again is not believed more often than there are sources.
+        let endless = request("dir", None);
+        let holding = Holding::new(&Nobody, &endless);
+        for _ in 0..100 {
+            let reason = "make the destination: no".to_owned();
+            holding.event(Event::EntryFailed { path: ".".into(), kind: ErrorKind::Refused, reason });
+        }
+        assert_eq!(lock(&holding.unmade).len(), 1);
         // Beside what cannot be read in a source, too; that is told.
         let request_of_one = request("dir", None);
         let holding = Holding::new(&Nobody, &request_of_one);

@@ -89,6 +89,7 @@ impl Node {
             walk_stop.clone(),
         )
         .telling_listed(deletes(&tree))
+        .confirming(options.sync.as_ref().and_then(|sync| sync.confirm.clone()))
         .removing(Removal::of(&tree, Origin::Anywhere));
         let mut source = Telling::new(source, &tree, digests, sources.to_vec(), walk_stop.clone());
         let alike = source.alike();

@@ -142,7 +142,7 @@ impl Removes for Removal {
         }
         if in_place.is_last && *lost > 0 {
             let what = format!(
-                "{} stay here: more than {SYNC_REMOVALS_MAX} waited at a time for word from where they were brought",
+                "left here: {}, as more than {SYNC_REMOVALS_MAX} waited at a time for word from where they were brought",
                 entries_told(*lost)
             );
             let error = Error::new(ErrorKind::Unsupported, what).advise("run it again");
@@ -249,7 +249,7 @@ mod tests {
             let (count, failed) = removal.remove(&said(true));
             let texts: Vec<&str> = failed.iter().map(|entry| &*entry.text).collect();
             assert_eq!((count, texts.len()), (0, usize::from(lost > 0)), "{texts:?}");
-            assert!(texts.iter().all(|text| text.starts_with("3 entries stay here")), "{texts:?}");
+            assert!(texts.iter().all(|text| text.starts_with("left here: 3 entries")), "{texts:?}");
         }
     }
 

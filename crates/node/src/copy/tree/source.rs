@@ -31,6 +31,7 @@ use dray_store::local::tree::{
 use dray_transfer::tree::{Batch, RecordSink, Removes, SendError, TreeFile, TreeSource};
 
 use super::removal::Removal;
+use super::sync::Confirm;
 use crate::Stop;
 
 /// Bytes of items with which a batch leaves; the largest entry still fits beside them.
@@ -70,6 +71,7 @@ pub(super) struct WalkSource {
     tells_listed: bool,
     /// Nothing failed so far.
     is_complete: bool,
+    confirm: Option<Confirm>,
     /// Entries told so far, and who remembers them, if they are to go.
     told_entries: u64,
     removal: Option<Arc<Removal>>,
@@ -94,6 +96,7 @@ impl WalkSource {
             stop,
             tells_listed: false,
             is_complete: true,
+            confirm: None,
             told_entries: 0,
             removal: None,
         }
@@ -107,6 +110,11 @@ impl WalkSource {
     /// The same, and the receiver is told how far the walk looked, if it is to delete what there is not.
     pub(super) fn telling_listed(self, tells_listed: bool) -> WalkSource {
         WalkSource { tells_listed, ..self }
+    }
+
+    /// The same, and `confirm` is asked at the end.
+    pub(super) fn confirming(self, confirm: Option<Confirm>) -> WalkSource {
+        WalkSource { confirm, ..self }
     }
 
     /// The same in a process in which so many walks go on at a time: each holds its part of the files that may be open.
@@ -185,6 +193,10 @@ impl TreeSource for WalkSource {
                 None if self.stop.is_set() => return None,
                 None => {
                     self.is_over = true;
+                    if let Some(Err(error)) = self.confirm.as_ref().map(Confirm::ask) {
+                        self.is_complete = false;
+                        batch.failed.push(entry_failed(".".as_ref(), &error));
+                    }
                     break;
                 }
                 Some(Walked::Unlisted) => {

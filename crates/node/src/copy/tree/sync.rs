@@ -1,6 +1,7 @@
 //! `dray sync`: what it asks for beyond a copy, as flags and rules of the first message, and back again at either end.
 
 use std::ffi::OsStr;
+use std::fmt;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
@@ -102,6 +103,29 @@ pub struct SyncOptions {
     pub fake_super: Option<FakeWish>,
     /// Of the one source only what this names, with the directories on the way.
     pub chosen: Option<Arc<Chosen>>,
+    /// Asked before anything is deleted.
+    pub confirm: Option<Confirm>,
+}
+
+/// Asked when every source was read to its end, before anything is deleted: with an error nothing is, and that is told as one of `.`.
+#[derive(Clone)]
+pub struct Confirm(Arc<dyn Fn() -> Result<()> + Send + Sync>);
+
+impl Confirm {
+    /// Asks `confirm`.
+    pub fn new(confirm: impl Fn() -> Result<()> + Send + Sync + 'static) -> Confirm {
+        Confirm(Arc::new(confirm))
+    }
+
+    pub(super) fn ask(&self) -> Result<()> {
+        (self.0)()
+    }
+}
+
+impl fmt::Debug for Confirm {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Confirm")
+    }
 }
 
 #[cfg(test)]

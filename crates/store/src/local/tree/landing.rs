@@ -104,6 +104,8 @@ pub struct Landing {
     told_as: Option<Name>,
     /// The only source takes the destination's own name, under which nothing was.
     pub(super) is_renamed: bool,
+    /// The only source, or what is in it, goes under the destination's own name, where no directory was.
+    pub(super) has_own_name: bool,
     /// Hashes that know the only source: the first is the mark's, others are believed, too.
     pub(super) sources: Vec<[u8; 32]>,
     /// Where the only source goes instead if it is a directory: an earlier copy of it made that and was cut off.
@@ -258,7 +260,7 @@ impl Landing {
                 // What is in a directory goes into the destination whether that is there or not.
                 let is_renamed = names.iter().any(|name| !name.is_empty());
                 let names = vec![Some(Name::new(name.as_bytes())?)];
-                Ok(Landing { is_renamed, ..Landing::into(base, names) })
+                Ok(Landing { is_renamed, has_own_name: true, ..Landing::into(base, names) })
             }
         }
     }
@@ -271,6 +273,7 @@ impl Landing {
             is_file: false,
             told_as: None,
             is_renamed: false,
+            has_own_name: false,
             sources: Vec::new(),
             again: None,
             whole: None,

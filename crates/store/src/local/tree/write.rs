@@ -42,7 +42,9 @@ const MAKE_DESTINATION: &str = "make the destination";
 const MAKE_DIRECTORY: &str = "make the directory";
 /// How that of a file in the place of the destination begins.
 pub(super) const IS_FILE: &str = "the destination is a file";
-/// How that of something else in the place of a directory begins.
+/// How that of something else there does.
+pub(super) const NO_DESTINATION: &str = "the destination is no directory";
+/// How that of something else in the place of another directory begins.
 pub(super) const NO_DIRECTORY: &str = "what is there is no directory";
 
 /// Which directory the words of an error tell that a writer, here or elsewhere, could not make.
@@ -60,6 +62,7 @@ impl Unmade {
         let words = [
             (MAKE_DESTINATION, Unmade::Destination),
             (IS_FILE, Unmade::Destination),
+            (NO_DESTINATION, Unmade::Destination),
             (MAKE_DIRECTORY, Unmade::Entry),
             (NO_DIRECTORY, Unmade::Entry),
         ];
@@ -722,11 +725,13 @@ impl TreeWriter {
             let what = format!("it lies more than {TREE_DEPTH_MAX} directories deep");
             return Err(Error::new(ErrorKind::Protocol, what));
         }
+        let is_destination = self.landing.has_own_name && self.stack.len() == 1;
         let opened = |error: io::Error| {
             let is_other = error.kind() == io::ErrorKind::NotADirectory
                 || error.raw_os_error() == Some(Errno::LOOP.raw_os_error());
             if is_other {
-                Error::new(ErrorKind::Refused, format!("{NO_DIRECTORY}, and links are not followed"))
+                let what = if is_destination { NO_DESTINATION } else { NO_DIRECTORY };
+                Error::new(ErrorKind::Refused, format!("{what}, and links are not followed"))
                     .advise("remove it, or name another destination")
             } else {
                 Error::file("open the directory", error)
@@ -745,8 +750,9 @@ impl TreeWriter {
                 // Nobody else puts anything into it before it has its owner and its bits.
                 let mode = self.settings.mode(entry.metadata.mode, || parent.granted());
                 let mode = self.settings.real_directory_bits(mode) & 0o755 | 0o700;
+                let what = if is_destination { MAKE_DESTINATION } else { MAKE_DIRECTORY };
                 rustix::fs::mkdirat(&parent.directory, name.as_bytes(), Mode::from_raw_mode(mode))
-                    .map_err(|error| taken(parent, name, error.into(), MAKE_DIRECTORY))?;
+                    .map_err(|error| taken(parent, name, error.into(), what))?;
                 (parent.directory.child(name.as_bytes()).map_err(opened)?, true)
             }
         };

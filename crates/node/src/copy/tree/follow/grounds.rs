@@ -125,7 +125,7 @@ fn mount(line: &[u8]) -> Option<Mount> {
 }
 
 fn changed(path: &Path, what: &str) -> Result<()> {
-    let what = format!("{path:?} {what}; nothing was copied or deleted since");
+    let what = format!("{path:?} {what}; nothing was deleted since");
     Err(Error::new(ErrorKind::Changed, what).advise("mount it again, then start this again"))
 }
 

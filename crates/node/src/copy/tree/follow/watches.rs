@@ -76,7 +76,7 @@ impl Watches {
     /// Forgets what changed until now, and watches all that is there.
     pub(super) fn begin(&mut self, stop: &Stop) -> Result<()> {
         self.read(stop)?;
-        let known: Vec<_> = self.roots.iter().map(|root| identity(root)).collect();
+        let known = self.identities();
         // A root that was replaced, or came back, is another directory.
         if std::mem::replace(&mut self.known, known.clone()) != known {
             self.is_stale = true;
@@ -92,6 +92,10 @@ impl Watches {
         Ok(())
     }
 
+    fn identities(&self) -> Vec<Option<(u64, u64)>> {
+        self.roots.iter().map(|root| identity(root)).collect()
+    }
+
     /// The next beginning takes nothing for watched.
     pub(super) fn look_again(&mut self) {
         self.is_stale = true;
@@ -104,7 +108,8 @@ impl Watches {
             if stop.is_set() {
                 return Ok(Waited::Stopped);
             }
-            if self.read(stop)? {
+            // A root that was not there, or is another one, may not be watched.
+            if self.read(stop)? || self.identities() != self.known {
                 return Ok(Waited::Changed);
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -137,7 +142,11 @@ impl Watches {
                 continue;
             }
             if event.events().contains(ReadFlags::IGNORED) {
-                self.directories.remove(&event.wd());
+                // One that is made anew in the place of a root may have its number.
+                self.is_stale |= self
+                    .directories
+                    .remove(&event.wd())
+                    .is_some_and(|watched| watched.only.is_some() || self.roots.contains(&watched.path));
                 continue;
             }
             if event.events().contains(ReadFlags::UNMOUNT) {

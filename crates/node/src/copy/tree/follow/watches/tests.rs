@@ -137,6 +137,32 @@ fn roots_are_replaced() {
     assert!(bed.tells(|bed| fs::write(bed.path("root/other/a"), b"1").unwrap()));
 }
 
+/// A root that was made anew is watched, also where it has the number of the last one, or came after the beginning and before the wait.
+#[test]
+fn a_root_that_was_made_anew_is_watched() {
+    let mut bed = Bed::new(&["root", "beside/file"], 100);
+    fs::write(bed.path("beside/file"), b"").unwrap();
+    for again in 0..50 {
+        let (root, above) = (bed.path("root"), bed.path("beside"));
+        assert!(
+            bed.tells(|_| fs::remove_dir_all(&root).and_then(|()| fs::create_dir(&root)).unwrap()),
+            "{again}"
+        );
+        assert!(bed.tells(|_| fs::write(root.join("a"), b"").unwrap()), "{again}");
+        assert!(
+            bed.tells(|_| fs::remove_dir_all(&above).and_then(|()| fs::create_dir(&above)).unwrap()),
+            "{again}"
+        );
+        assert!(bed.tells(|_| fs::write(above.join("file"), b"").unwrap()), "{again}");
+    }
+    fs::remove_dir_all(bed.path("root")).unwrap();
+    bed.watches.begin(&Stop::new()).unwrap();
+    assert_eq!(bed.watches.wait(NEVER, &Stop::new()).unwrap(), Waited::TimedOut);
+    fs::create_dir(bed.path("root")).unwrap();
+    assert!(bed.has_changed());
+    assert!(bed.tells(|bed| fs::write(bed.path("root/a"), b"").unwrap()));
+}
+
 /// A directory that may be looked at later is watched from then on, and no link that takes the place of one leads out.
 #[test]
 fn what_may_be_looked_at_later_is_watched() {
