@@ -13,11 +13,11 @@ use dray_core::message::{
     PROTOCOL_VERSION, Removed, Tree, TreeDone, feature, sync_flag, tree_flag,
 };
 use dray_core::tree::{Entry, Kind, Metadata, Name};
-use dray_core::{ErrorKind, Result};
+use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::negotiate;
 use dray_store::local::tree::{Changes, DeleteOptions, Landing, Origin, SyncOptions, TreeWriter};
 use dray_transfer::transport::{Channel, push_control, read_exact};
-use dray_transfer::tree::{send, take};
+use dray_transfer::tree::{TreeSource, send, take};
 
 use super::copies::{channels, keeping};
 use super::near::required;
@@ -25,8 +25,8 @@ use super::removal::{Arrivals, Removal};
 use super::sink::Writing;
 use super::source::WalkSource;
 use super::sync::{add_near, require_outside};
-use super::{SyncBackup, TreeOptions, sync, tree_message, walk_options};
-use crate::{Stop, lock};
+use super::{Confirm, SyncBackup, TreeOptions, TreeRequest, sync, tree_message, walk_options};
+use crate::{Config, ConfigFile, Location, Node, Paths, Stop, lock};
 
 const LONG: Duration = Duration::from_secs(60);
 
@@ -196,7 +196,7 @@ fn removing(is_on: bool, is_dry: bool) -> Tree {
 /// S84: what might lose what a run moved is refused at this end, and by either end that is asked for it by one that does not refuse it.
 #[test]
 fn sources_do_not_go_with_what_is_not_safe() {
-    let usage = |error: dray_core::Error, said: &str| {
+    let usage = |error: Error, said: &str| {
         assert!(error.kind() == ErrorKind::Usage && error.to_string().contains(said), "{error}");
     };
     let sync = |change: &dyn Fn(&mut super::SyncOptions)| {
@@ -251,7 +251,7 @@ const FAKE_WISHES: [FakeWish; 4] = [FakeWish::Users, FakeWish::Sender, FakeWish:
 /// S88: an ACL, which could let others write to what stands for an entry, is refused at this end, and by either end that is asked for it by one that does not refuse it.
 #[test]
 fn acls_do_not_go_with_attributes_for_owners() {
-    let usage = |error: dray_core::Error| {
+    let usage = |error: Error| {
         assert!(error.kind() == ErrorKind::Usage && error.to_string().contains("-A"), "{error}");
     };
     for fake in FAKE_WISHES {
@@ -438,4 +438,43 @@ fn a_receiver_names_what_goes() {
         assert_eq!(left, ["a", "b"], "{word:?}");
     }
     assert!(!Arrivals::of(&removing(true, true)).is_on() && Arrivals::of(&on).is_on());
+}
+
+/// Issue "nothing is deleted wrongly": whoever is to confirm that the sources are what they were is asked when they have been read; with an error nothing
+/// is deleted, neither within a machine nor by a receiver, who is not told that all was listed.
+#[test]
+fn what_is_not_confirmed_is_not_deleted() {
+    let place = tempfile::tempdir().unwrap();
+    let (from, to) = (place.path().join("from/"), place.path().join("to"));
+    for (dir, file) in [(&from, "new"), (&to, "old")] {
+        fs::create_dir(dir).unwrap();
+        fs::write(dir.join(file), file).unwrap();
+    }
+    let config = Config::new(Paths::below(&place.path().join("data")), &ConfigFile::default()).unwrap();
+    let node = Node::passing(config).unwrap();
+    for is_there in [false, true] {
+        let confirm = Confirm::new(move || match is_there {
+            true => Ok(()),
+            false => Err(Error::new(ErrorKind::Changed, "it was unmounted")),
+        });
+        let sync = super::SyncOptions {
+            delete: true,
+            confirm: Some(confirm.clone()),
+            ..super::SyncOptions::archive()
+        };
+        let options = TreeOptions { recursive: true, sync: Some(sync), ..TreeOptions::default() };
+        let sources = vec![Location::Local(from.clone())];
+        let request = TreeRequest { sources, destination: Location::Local(to.clone()), options };
+        let copied = node.copy_trees(&request, &|_| {}, &Stop::new()).unwrap();
+        assert_eq!((copied.deleted, copied.failed > 0), (u64::from(is_there), !is_there), "{copied:?}");
+        assert_eq!((to.join("old").exists(), to.join("new").exists()), (!is_there, true));
+        let walk = walk_options(&removing(false, false), &[Vec::new()]).unwrap();
+        let mut walk = WalkSource::new(vec![from.clone()], walk, false, Stop::new())
+            .telling_listed(true)
+            .confirming(Some(confirm));
+        let batch = walk.next_batch().unwrap();
+        let listed = batch.entries.unwrap().listed;
+        assert_eq!(listed.is_some_and(|listed| listed.is_complete), is_there);
+        assert_eq!(batch.failed.len(), usize::from(!is_there));
+    }
 }

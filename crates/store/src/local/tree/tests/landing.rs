@@ -303,7 +303,18 @@ fn the_root_gets_its_bits_at_the_end() {
 fn the_words_of_what_could_not_be_made_are_known() {
     let nowhere = Path::new("/proc/new");
     let error = writer(nowhere, MINE).root(0, &directory(None)).unwrap_err();
-    assert_eq!(Unmade::of(&error.to_string()), Some(Unmade::Entry), "{error}");
+    assert_eq!(Unmade::of(&error.to_string()), Some(Unmade::Destination), "{error}");
+    // Something else stands there; and in it, where it is a directory.
+    let place = tempfile::tempdir().unwrap();
+    fs::write(place.path().join("file"), b"").unwrap();
+    for (path, names, unmade) in [
+        (place.path().join("file"), vec![Vec::new()], Unmade::Destination),
+        (place.path().to_owned(), vec![b"file".to_vec()], Unmade::Entry),
+    ] {
+        let landing = Landing::resolve(&path, &names, false).unwrap();
+        let error = TreeWriter::new(landing, MINE).root(0, &directory(None)).unwrap_err();
+        assert_eq!(Unmade::of(&error.to_string()), Some(unmade), "{error}");
+    }
     let landing = Landing::resolve_sync(&Origin::Anywhere, nowhere, &[Vec::new()]).unwrap();
     let error = TreeWriter::new(landing, MINE).root(0, &directory(None)).unwrap_err();
     assert_eq!(Unmade::of(&error.to_string()), Some(Unmade::Destination), "{error}");
