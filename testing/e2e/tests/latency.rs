@@ -145,7 +145,7 @@ fn first_payload_over_an_open_channel_within_one_round_trip() {
             let source = from.file(format!("open-{size}"));
             data::write_random(&source, size, size);
             let mut least = f64::INFINITY;
-            for attempt in 0..3 {
+            for attempt in 0..6 {
                 let [near_trace, far_trace] =
                     [local, remote].map(|host| host.file(format!("trace-{attempt}")));
                 let far_dray = remote.file("traced-dray");
