@@ -69,10 +69,10 @@ fn refuse(slip: &clap::Error) -> u8 {
     let json = usage::wants_json(std::env::args_os());
     if !slip.use_stderr() || (slip.kind() == DisplayHelpOnMissingArgumentOrSubcommand && !json) {
         let printed = slip.print().and_then(|()| std::io::stdout().flush());
-        match printed {
-            _ if slip.use_stderr() => return ErrorKind::Usage.exit_code(),
-            printed => return paged(printed).map_or_else(|error| fail(&error, json), |()| 0),
+        if slip.use_stderr() {
+            return ErrorKind::Usage.exit_code();
         }
+        return paged(printed).map_or_else(|error| fail(&error, json), |()| 0);
     }
     fail(&usage::error(slip), json)
 }
