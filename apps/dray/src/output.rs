@@ -115,15 +115,15 @@ impl Output {
         line(&mut std::io::stdout(), &value.to_string());
     }
 
-    /// A line on standard output that somebody waits for; false if it cannot be printed, which [`Output::check`] tells, but for the rest of a plan
-    /// or listing of which the beginning was enough.
+    /// A line on standard output that somebody waits for; false if it cannot be printed, which [`Output::check`] tells, but for the rest of a plan,
+    /// listing or report of which the beginning was enough.
     fn must(&self, what: &str, text: &str) -> bool {
         let printed = print(format!("{text}\n").as_bytes());
         let is_printed = printed.is_ok();
         if let Err(cause) = printed {
             let is_closed = cause.kind() == std::io::ErrorKind::BrokenPipe;
             let mut state = self.state();
-            state.has_left |= is_closed && matches!(what, "plan" | "list");
+            state.has_left |= is_closed && matches!(what, "plan" | "list" | "findings");
             if is_closed && state.has_left {
                 return false;
             }
@@ -163,9 +163,13 @@ impl Output {
         paged(print(text.as_bytes()))
     }
 
-    /// Prints a result that is not as it should be, also when quiet.
-    pub(crate) fn bad_result(&self, text: &str, value: &Value) {
-        self.must("result", if self.show.json { value.to_string() } else { text.to_owned() }.as_str());
+    /// Prints a finding; one that is not as it should be also when quiet.
+    pub(crate) fn finding(&self, is_good: bool, text: &str, value: &Value) {
+        if self.show.json {
+            self.must("findings", &value.to_string());
+        } else if !is_good || !self.show.quiet {
+            self.must("findings", text);
+        }
     }
 
     /// Says on standard error what was delivered where, or prints the event.

@@ -485,10 +485,9 @@ fn check_verify(path: &Path, oid: &str) -> Result<()> {
 fn doctor(output: &Output) -> Result<()> {
     let findings = Node::doctor();
     for finding in &findings {
-        let show = if finding.is_good { Output::result } else { Output::bad_result };
         let mark = if finding.is_good { "ok  " } else { "BAD " };
-        show(
-            output,
+        output.finding(
+            finding.is_good,
             &format!("{mark} {:<15} {}", finding.what, finding.detail),
             &json!({"event": "finding", "what": finding.what, "good": finding.is_good, "detail": finding.detail}),
         );

@@ -218,6 +218,14 @@ fn a_result_that_cannot_be_printed_is_an_error() {
         let (code, _, err) = end(dray(dir.path()).args(page).stdout(writer).spawn().unwrap());
         assert_eq!((code, err.as_str()), (Some(0), ""), "{page:?}");
     }
+    // What is found is told all the same.
+    std::fs::create_dir(dir.path().join("dray")).unwrap();
+    std::fs::write(dir.path().join("dray/config.toml"), "no_such_key = 1").unwrap();
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    let (code, _, err) = end(dray(dir.path()).arg("doctor").stdout(writer).spawn().unwrap());
+    assert_eq!(code, Some(8), "{err}");
+    assert!(err.contains("not as it should be: ") && !err.contains("cannot print"), "{err}");
 }
 
 /// A configuration that cannot be read is one finding of `doctor` and does not hide the others; a link to nothing is told as one.
