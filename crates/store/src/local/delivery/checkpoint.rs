@@ -9,7 +9,9 @@ use dray_core::{Error, Result};
 use super::Shared;
 use super::state::UnitMap;
 
-/// Units (64 MiB) that may be lost to a crash of the machine without a checkpoint (design decision 10).
+/// Units (64 MiB) that may be lost to a crash of the machine before a checkpoint begins (design decision 10).
+///
+/// While a thread waits for the disk a killed process keeps its sockets, and what still comes into them is lost: less is written at a time, the shorter that takes.
 const UNCHECKED_UNITS_MAX: u64 = 64;
 
 #[derive(Debug)]
@@ -18,8 +20,8 @@ pub(super) struct Marks {
     pub(super) durable: UnitMap,
     /// Marks that the running checkpoint will call durable.
     pub(super) pending: Option<UnitMap>,
-    /// Marked since the last checkpoint began.
-    pub(super) is_dirty: bool,
+    /// Units marked since the last checkpoint began.
+    pub(super) unchecked: u64,
     pub(super) has_thread: bool,
     pub(super) is_stopped: bool,
     /// The lock is released: another process may be writing the state.
@@ -37,7 +39,7 @@ impl Marks {
             marked,
             durable,
             pending: None,
-            is_dirty: false,
+            unchecked: 0,
             has_thread: false,
             is_stopped: false,
             is_released: false,
@@ -83,10 +85,10 @@ impl Shared {
         {
             let mut marks = lock(&self.marks);
             marks.check_failure()?;
-            if !marks.is_dirty || marks.is_stopped {
+            if marks.unchecked == 0 || marks.is_stopped {
                 return Ok(());
             }
-            marks.is_dirty = false;
+            marks.unchecked = 0;
             marks.pending = Some(marks.marked.clone());
         }
         let outcome = self.make_durable();
@@ -145,6 +147,14 @@ impl Shared {
         written.is_ok() && self.state.sync_data().is_ok()
     }
 
+    /// A unit was marked: with enough of them a checkpoint begins before its time.
+    pub(super) fn count_unchecked(&self, marks: &mut Marks) {
+        marks.unchecked += 1;
+        if marks.unchecked == UNCHECKED_UNITS_MAX {
+            self.wake.notify_all();
+        }
+    }
+
     /// A small object that arrives at once needs no thread of its own.
     pub(super) fn is_worth_checkpoints(&self) -> bool {
         self.geometry.units() > UNCHECKED_UNITS_MAX || self.opened.elapsed() >= self.interval
@@ -156,7 +166,9 @@ impl Shared {
             let marks = lock(&self.marks);
             let (marks, _) = self
                 .wake
-                .wait_timeout_while(marks, self.interval, |marks| !marks.is_stopped)
+                .wait_timeout_while(marks, self.interval, |marks| {
+                    !marks.is_stopped && marks.unchecked < UNCHECKED_UNITS_MAX
+                })
                 .unwrap_or_else(PoisonError::into_inner);
             if marks.is_stopped {
                 return;

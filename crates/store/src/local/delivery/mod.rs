@@ -477,7 +477,7 @@ impl PartialObject for Delivery {
             marks.marked.put(unit, false);
             return Err(shared.destination.failed("write the state of", error));
         }
-        marks.is_dirty = true;
+        shared.count_unchecked(&mut marks);
         if !marks.has_thread && shared.is_worth_checkpoints() {
             let body = Arc::clone(shared);
             let thread = std::thread::Builder::new().name("checkpoint".into());
