@@ -51,7 +51,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// Whoever ends the program that was started ends this one, too, and with it all that it started.
+/// Whoever ends the program that was started ends this one, too, and with it all that it started: of one row, not of all those of a smoke test, and unless it ended before this was asked for.
 fn end_with_the_parent() -> Result<(), String> {
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))
         .map_err(|error| format!("ask to end with the parent: {error}"))

@@ -341,6 +341,12 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
     if arguments.local && ticket.is_none() {
         return usage_error("--local says where a ticket may lead, and SRC is none", "leave it out");
     }
+    if destination.to_str().is_some_and(pasted::may_be_ticket) {
+        return usage_error(
+            "a ticket is SRC, not DST",
+            "dray sync -a TICKET DIR; a host called dray is written USER@dray",
+        );
+    }
     let destination = Location::parse(destination.clone())?;
     if ticket.is_none() {
         run::require_fetched(arguments.aside.search.as_deref(), &sources, &destination)?;

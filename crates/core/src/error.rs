@@ -172,9 +172,7 @@ impl Error {
             Io::FileTooLarge => {
                 "this file system holds no file that large, or `ulimit -f` is set: choose another place"
             }
-            Io::NotADirectory => {
-                "a file has the name of a directory there: choose another place, or move that file"
-            }
+            Io::NotADirectory => "something on the way there is a file, and no directory: correct the path",
             Io::IsADirectory => "a directory has that name: choose another one, or move that directory",
             _ => return Error::new(kind, what).caused_by(error),
         };

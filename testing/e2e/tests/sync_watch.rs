@@ -3,6 +3,7 @@
 
 use std::ffi::OsString;
 use std::fs;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
@@ -119,18 +120,28 @@ fn an_unmounted_source_deletes_nothing() {
     let Some(lab) = Lab::of(1).build() else { return };
     let host = lab.host(0);
     let (source, copy, other) = (host.directory("source"), host.file("copy"), host.directory("other"));
+    let empty = host.directory("empty");
     let mounts = [source.join("below"), source.clone()];
     fs::create_dir(&mounts[0]).unwrap();
-    for (at, is_bound) in mounts.iter().flat_map(|at| [(at, false), (at, true)]) {
+    // And where another disk, or another mount, is there before anybody looks: it gets the same numbers.
+    for (at, is_bound, is_replaced) in mounts
+        .iter()
+        .flat_map(|at| [(at, false, false), (at, true, false), (at, false, true), (at, true, true)])
+    {
         let what =
             if is_bound { format!("--bind {}", other.display()) } else { "-t tmpfs drayman".to_owned() };
+        let then = match (is_replaced, is_bound) {
+            (false, _) => String::new(),
+            (true, false) => format!("mount -t tmpfs drayman {} || exit 98\n", at.display()),
+            (true, true) => format!("mount --bind {} {} || exit 98\n", empty.display(), at.display()),
+        };
         // Within one process of the host, as each has mounts of its own. That a bound one is gone is told by nobody: the next change shows it.
         let script = format!(
             "mount {what} {at} && echo 1 > {at}/one || exit 99\n\
              {dray} sync -a --delete --watch {source}/ {copy} & followed=$!\n\
              until diff -r {source} {copy} >/dev/null 2>&1; do sleep 0.05; done\n\
              until umount {at} 2>/dev/null; do sleep 0.1; done\n\
-             echo 2 > {other}/two\n\
+             {then}echo 2 > {other}/two; [ -z '{then}' ] || touch {source}/three\n\
              wait $followed",
             other = other.display(),
             at = at.display(),
@@ -140,12 +151,59 @@ fn an_unmounted_source_deletes_nothing() {
         );
         let said = host.program("sh").args(["-c", &script]).time_limit(Duration::from_secs(60)).run();
         let kept = copy.join(at.strip_prefix(&source).unwrap()).join("one");
-        assert_eq!(fs::read(kept).unwrap_or_default(), b"1\n", "{at:?} {is_bound} {said}");
-        assert_eq!(said.code(), Some(4), "{at:?} {is_bound} {said}");
-        assert!(said.stderr_text().contains("nothing was deleted since"), "{said}");
+        assert_eq!(fs::read(kept).unwrap_or_default(), b"1\n", "{at:?} {is_bound} {is_replaced} {said}");
+        assert_eq!(said.code(), Some(4), "{at:?} {is_bound} {is_replaced} {said}");
+        assert!(said.stderr_text().contains("nothing is deleted"), "{said}");
         fs::remove_dir_all(&copy).unwrap();
         fs::remove_file(other.join("two")).unwrap();
         let _ = fs::remove_file(other.join("one"));
+        let _ = fs::remove_file(source.join("three"));
+    }
+}
+
+/// The same where it went while a run was on its way: between its look at what is mounted and that at the source ssh is started. Another disk that is there when the source is read is
+/// not the one that was followed.
+#[test]
+fn a_source_that_went_during_the_login_deletes_nothing() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let (source, copy) = (a.directory("source"), b.file("copy"));
+    let (hold, begun, bin) = (a.file("hold"), a.file("begun"), a.directory("bin"));
+    // ssh is asked first what it would do (-G): the source is not open then.
+    let waits = format!(
+        "#!/bin/sh\nif [ -e {hold} ]; then touch {begun}; while [ -e {hold} ]; do sleep 0.05; done; fi\n\
+         PATH=${{PATH#*:}} exec ssh \"$@\"\n",
+        hold = hold.display(),
+        begun = begun.display(),
+    );
+    fs::write(bin.join("ssh"), waits).unwrap();
+    fs::set_permissions(bin.join("ssh"), fs::Permissions::from_mode(0o755)).unwrap();
+    for then in ["", "mount -t tmpfs drayman SRC || exit 98"] {
+        let script = format!(
+            "PATH={bin}:$PATH; mount -t tmpfs drayman {source} && echo 1 > {source}/one || exit 99\n\
+             {dray} sync -a --delete --watch -e 'ssh {options}' {source}/ {there} & followed=$!\n\
+             until diff -r {source} {copy} >/dev/null 2>&1; do sleep 0.05; done\n\
+             touch {hold}; echo 2 > {source}/two\n\
+             until [ -e {begun} ]; do sleep 0.05; done\n\
+             until umount {source} 2>/dev/null; do sleep 0.1; done\n\
+             {then}\n\
+             rm {hold}; wait $followed",
+            then = then.replace("SRC", &source.display().to_string()),
+            dray = dray_e2e::gate::dray_binary().display(),
+            bin = bin.display(),
+            options = b.ssh_options().join(" "),
+            there = b.remote(&copy).display(),
+            source = source.display(),
+            copy = copy.display(),
+            hold = hold.display(),
+            begun = begun.display(),
+        );
+        let said = a.program("sh").args(["-c", &script]).time_limit(Duration::from_secs(90)).run();
+        assert_eq!(fs::read(copy.join("one")).unwrap_or_default(), b"1\n", "{then:?} {said}");
+        assert_eq!(said.code(), Some(4), "{then:?} {said}");
+        fs::remove_dir_all(&copy).unwrap();
+        fs::remove_file(&begun).unwrap();
     }
 }
 

@@ -54,7 +54,7 @@ fn reap_left() {
 }
 
 /// What to do about a far end that is gone.
-const GOES_ON: &str = "the same command again goes on where this one stopped";
+const GOES_ON: &str = "the same command again goes on: what is in place is not sent again";
 
 impl FarEnd {
     /// Starts ssh to `host`, or this very program if there is none.
@@ -164,18 +164,20 @@ impl FarEnd {
                 .advise(self.deploy()),
             Some(126) => Error::new(ErrorKind::Refused, format!("{program} on {host} cannot be run"))
                 .advise("is it a program for that machine, and may your user run it there? --remote-dray names another"),
-            // It was there, and nobody says why it is not any more.
-            Some(255) if is_heard && self.words.is_some() && said.trim().is_empty() => {
-                let what = format!("the connection to {host} was lost");
+            // It was there, and is not any more; ssh may have a word for that.
+            Some(255) if is_heard && self.words.is_some() => {
+                let last = said.lines().map(str::trim).rfind(|line| !line.is_empty());
+                let last = last.map_or_else(String::new, |line| format!(" ({})", one_line(line).chars().take(SHOWN_CHARS).collect::<String>()));
+                let what = format!("the connection to {host} was lost{last}");
                 Error::new(ErrorKind::Unreachable, what).advise(GOES_ON)
             }
             Some(255) if self.words.is_some() => why(host, &self.options, &said),
             // It heard a signal, and did not get to say so.
-            Some(130) if is_heard => {
+            Some(130) => {
                 let what = format!("dray on {host} was interrupted");
                 Error::new(ErrorKind::Unreachable, what).advise(GOES_ON)
             }
-            Some(code @ 129..=159) if is_heard => {
+            Some(code @ 129..=159) => {
                 let what = format!("dray on {host}, or ssh here, was killed (signal {})", code - 128);
                 Error::new(ErrorKind::Unreachable, what).advise(GOES_ON)
             }

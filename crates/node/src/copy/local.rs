@@ -336,7 +336,7 @@ pub(super) fn advised(error: Error, host: Option<&str>, role: CopyRole) -> Error
              home directory there"
         )),
         (ErrorKind::NotFound, Some(host)) => error.or_advise(format!(
-            "is the path right? It is looked up on {host}, a relative one from the home directory there"
+            "is the path right, and no symbolic link to nothing? It is looked up on {host}, a relative one from the home directory there"
         )),
         (ErrorKind::NotFound, None) => error.or_advise("is the path right? The directory must be there"),
         // The far end's words, as the store has them; what to do does not cross the wire.
@@ -365,9 +365,9 @@ pub(super) fn advised(error: Error, host: Option<&str>, role: CopyRole) -> Error
                 .iter()
                 .any(|it| error.what().contains(it)) =>
         {
-            error.or_advise("no directory takes the place of a file")
+            error.or_advise("remove it, or name another destination: no directory takes the place of a file")
         }
-        (ErrorKind::Refused, _) if error.what().contains("Not a directory") => {
+        (ErrorKind::Refused, _) if error.to_string().contains("Not a directory") => {
             error.or_advise("something on the way there is a file, and no directory: correct the path")
         }
         (ErrorKind::Refused, _) if error.to_string().contains("only root may") => {

@@ -137,7 +137,11 @@ impl Routes {
             }
             (Method::Get, ["v1", "metrics"]) => Ok(Answer::text(metrics::page(state))),
             _ => {
-                let what = format!("the API has no {:?} {:?}", question.method, question.path);
+                let what = format!(
+                    "the API has no {} {:?}",
+                    format!("{:?}", question.method).to_uppercase(),
+                    question.path
+                );
                 Err(Error::new(ErrorKind::NotFound, what).advise("docs/api.md lists what it has"))
             }
         }

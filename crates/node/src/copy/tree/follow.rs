@@ -85,7 +85,7 @@ impl Node {
         if let Some(sync) = request.options.sync.as_mut().filter(|sync| sync.delete) {
             // A copy may begin long before it looks at the sources: a login is between.
             let (grounds, roots) = (Arc::clone(&grounds), roots.clone());
-            sync.confirm = Some(Confirm::new(move || lock(&grounds).check(&roots, None, true)));
+            sync.confirm = Some(Confirm::new(move || lock(&grounds).confirm(&roots)));
         }
         let mut changes = Changes::of(&roots, one_file_system, observer);
         let mut last = Last::Nothing;

@@ -390,7 +390,13 @@ impl<'a> Holding<'a> {
         };
         is_unmade_root(path, reason, self.request)
             && (is_one && !deletes || Unmade::of(reason) == Some(Unmade::Destination))
-            && lock(&self.unmade).len() < self.request.sources.len()
+            && self.has_room_for(path, reason)
+    }
+
+    /// Whoever says the same again says nothing new, and nobody says more than there are sources.
+    fn has_room_for(&self, path: &Path, reason: &str) -> bool {
+        let unmade = lock(&self.unmade);
+        unmade.len() < self.request.sources.len() || unmade.iter().any(|(p, _, r)| p == path && r == reason)
     }
 
     fn release(&self) {
@@ -449,6 +455,16 @@ fn is_unmade_root(path: &Path, reason: &str, request: &TreeRequest) -> bool {
     }
 }
 
+/// Whether the name of what could not be made is that of the destination `to` itself, which is not there, as older versions tell it: no source has it.
+fn is_own_name(path: &Path, to: &Path, request: &TreeRequest) -> bool {
+    let name = below(path);
+    let has_name = |source: &Location| {
+        let (Location::Local(from) | Location::Remote { path: from, .. }) = source;
+        pattern::is_pattern(from) || landing_name(from) == name.as_os_str().as_bytes()
+    };
+    to.file_name() == Some(name.as_os_str()) && !request.sources.iter().any(has_name)
+}
+
 /// The path of an entry in its destination, empty for that itself.
 fn below(path: &Path) -> &Path {
     path.strip_prefix(".").unwrap_or(path)
@@ -466,7 +482,7 @@ fn sole_error(path: &Path, kind: ErrorKind, reason: &str, request: &TreeRequest)
     if is_unmade_root(path, reason, request) {
         let (Location::Local(to) | Location::Remote { path: to, .. }) = &request.destination;
         let to = match Unmade::of(reason) {
-            Some(Unmade::Entry) => to.join(below(path)),
+            Some(Unmade::Entry) if !is_own_name(path, to, request) => to.join(below(path)),
             _ => to.clone(),
         };
         let cannot = if reason.starts_with("make ") { "cannot " } else { "" };
@@ -490,7 +506,10 @@ impl Observer for Holding<'_> {
     fn event(&self, event: Event) {
         match event {
             Event::EntryFailed { path, kind, reason } if self.is_unmade(&path, &reason) => {
-                lock(&self.unmade).push((path, kind, reason));
+                let (mut unmade, failure) = (lock(&self.unmade), (path, kind, reason));
+                if !unmade.contains(&failure) {
+                    unmade.push(failure);
+                }
             }
             Event::EntryFailed { path, kind, reason } if matches!(*lock(&self.held), Held::Nothing) => {
                 *lock(&self.held) = Held::Failure((path, kind, reason));
@@ -676,7 +695,7 @@ mod tests {
         let refused =
             |path, source, copied: &TreeCopied| told(path, source, ErrorKind::Refused, copied, false);
         let error = refused("new", "h:dir", &failed(9)).unwrap_err();
-        assert_eq!((error.kind(), &error.to_string()[..20]), (ErrorKind::Refused, "\"/ro/new/new\": canno"));
+        assert_eq!((error.kind(), &error.to_string()[..16]), (ErrorKind::Refused, "\"/ro/new\": canno"));
         assert!(error.advice().is_some() && refused("new/folder", "dir", &failed(9)).is_ok());
         assert!(refused("folder", "dir/.", &failed(9)).is_ok());
         assert!(refused("new", "dir", &TreeCopied { files: 1, ..failed(9) }).is_ok());
@@ -709,7 +728,9 @@ mod tests {
         for (source, reason, place) in [
             ("dir/.", "make the directory: no", None),
             ("dir/.", "make the destination: no", Some("/ro/new")),
-            ("dir", "make the directory: no", Some("/ro/new/new")),
+            // As older versions tell the destination's own name; but where a source has that it is a directory in it.
+            ("dir", "make the directory: no", Some("/ro/new")),
+            ("new", "make the directory: no", Some("/ro/new/new")),
             ("h:d*", "make the directory: no", None),
         ] {
             let request = request(source, None);
@@ -730,6 +751,12 @@ mod tests {
             let reason = "make the destination: no".to_owned();
             holding.event(Event::EntryFailed { path: ".".into(), kind: ErrorKind::Refused, reason });
         }
+        assert_eq!(lock(&holding.unmade).len(), 1);
+        holding.event(Event::EntryFailed {
+            path: ".".into(),
+            kind: ErrorKind::Refused,
+            reason: "make the destination: never".into(),
+        });
         assert_eq!(lock(&holding.unmade).len(), 1);
         // Beside what cannot be read in a source, too; that is told.
         let request_of_one = request("dir", None);

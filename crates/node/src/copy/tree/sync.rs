@@ -103,7 +103,7 @@ pub struct SyncOptions {
     pub fake_super: Option<FakeWish>,
     /// Of the one source only what this names, with the directories on the way.
     pub chosen: Option<Arc<Chosen>>,
-    /// Asked before anything is deleted.
+    /// Asked before anything is deleted, where the sources are read here for a run that is not dry. [`crate::Node::follow_trees`] sets its own.
     pub confirm: Option<Confirm>,
 }
 

@@ -59,6 +59,12 @@ fn missing(advice: &'static str) -> impl Fn(Error) -> Error {
     move |error| if error.kind() == ErrorKind::NotFound { error.or_advise(advice) } else { error }
 }
 
+/// The name of a destination, which the user wrote.
+fn own_name(name: &OsStr) -> Result<Name> {
+    Name::new(name.as_bytes())
+        .map_err(|error| Error::new(ErrorKind::Usage, error.to_string()).advise("name another destination"))
+}
+
 fn directory(origin: &Origin, path: &Path) -> Result<Directory> {
     origin.directory(if path.as_os_str().is_empty() { Path::new(".") } else { path })
 }
@@ -83,7 +89,7 @@ fn made(origin: &Origin, path: &Path) -> Result<Directory> {
 fn first_missing(origin: &Origin, path: &Path, name: Name) -> Result<(Directory, Name)> {
     match directory(origin, path) {
         Err(error) if error.kind() == ErrorKind::NotFound => match (path.parent(), path.file_name()) {
-            (Some(above), Some(missing)) => first_missing(origin, above, Name::new(missing.as_bytes())?),
+            (Some(above), Some(missing)) => first_missing(origin, above, own_name(missing)?),
             _ => Err(error),
         },
         opened => Ok((opened?, name)),
@@ -259,7 +265,7 @@ impl Landing {
                     origin.directory(parent.unwrap_or(Path::new("."))).map_err(missing("make it first"))?;
                 // What is in a directory goes into the destination whether that is there or not.
                 let is_renamed = names.iter().any(|name| !name.is_empty());
-                let names = vec![Some(Name::new(name.as_bytes())?)];
+                let names = vec![Some(own_name(name)?)];
                 Ok(Landing { is_renamed, has_own_name: true, ..Landing::into(base, names) })
             }
         }
@@ -308,7 +314,7 @@ impl Landing {
             return Err(error.or_advise("the destination has to be a directory"));
         }
         let Some(name) = trimmed.file_name() else { return Err(error) };
-        let name = Name::new(name.as_bytes())?;
+        let name = own_name(name)?;
         let parent = trimmed.parent().unwrap_or(Path::new(""));
         let (base, name) = match above {
             Above::IsThere => (directory(origin, parent).map_err(missing(MAKE_PATH))?, name),

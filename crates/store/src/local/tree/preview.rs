@@ -22,7 +22,7 @@ use super::place::{Identity, identity_of, same_name};
 use super::settings::{Changes, Differences, Settings, WriteOptions};
 use super::sync::{Done, How, Verdict, in_the_way};
 use super::unfinished::Landed;
-use super::write::{NO_DIRECTORY, file_type, is_directory, is_same};
+use super::write::{file_type, is_directory, is_same, no_directory};
 
 /// Path below the destination of what `way` leads to, or of `name` in it.
 fn path_to(way: &[Name], name: Option<&Name>) -> Vec<u8> {
@@ -311,10 +311,7 @@ impl Preview {
                     Some(opened.map_err(|error| Error::file("open the directory", error))?)
                 }
                 (_, Some(_)) => {
-                    return Err(Error::new(
-                        ErrorKind::Refused,
-                        format!("{NO_DIRECTORY}, and links are not followed"),
-                    ));
+                    return Err(no_directory(self.landing.has_own_name && self.way.is_empty()));
                 }
                 _ => None,
             };

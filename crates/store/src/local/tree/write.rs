@@ -43,9 +43,16 @@ const MAKE_DIRECTORY: &str = "make the directory";
 /// How that of a file in the place of the destination begins.
 pub(super) const IS_FILE: &str = "the destination is a file";
 /// How that of something else there does.
-pub(super) const NO_DESTINATION: &str = "the destination is no directory";
+const NO_DESTINATION: &str = "the destination is no directory";
 /// How that of something else in the place of another directory begins.
-pub(super) const NO_DIRECTORY: &str = "what is there is no directory";
+const NO_DIRECTORY: &str = "what is there is no directory";
+
+/// Something else stands where a directory is to go: in the place of the destination, or of another one.
+pub(super) fn no_directory(is_destination: bool) -> Error {
+    let what = if is_destination { NO_DESTINATION } else { NO_DIRECTORY };
+    Error::new(ErrorKind::Refused, format!("{what}, and links are not followed"))
+        .advise("remove it, or name another destination")
+}
 
 /// Which directory the words of an error tell that a writer, here or elsewhere, could not make.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -725,17 +732,11 @@ impl TreeWriter {
             let what = format!("it lies more than {TREE_DEPTH_MAX} directories deep");
             return Err(Error::new(ErrorKind::Protocol, what));
         }
-        let is_destination = self.landing.has_own_name && self.stack.len() == 1;
+        let is_destination = self.landing.has_own_name && parent.way.is_none();
         let opened = |error: io::Error| {
             let is_other = error.kind() == io::ErrorKind::NotADirectory
                 || error.raw_os_error() == Some(Errno::LOOP.raw_os_error());
-            if is_other {
-                let what = if is_destination { NO_DESTINATION } else { NO_DIRECTORY };
-                Error::new(ErrorKind::Refused, format!("{what}, and links are not followed"))
-                    .advise("remove it, or name another destination")
-            } else {
-                Error::file("open the directory", error)
-            }
+            if is_other { no_directory(is_destination) } else { Error::file("open the directory", error) }
         };
         // What is there is used; whether it is there need not be asked of a directory that this copy made.
         let there = if parent.is_new { None } else { Some(self.open_there(parent, name)) };

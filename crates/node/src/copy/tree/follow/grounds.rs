@@ -10,6 +10,7 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use dray_core::{Error, ErrorKind, Result};
+use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use crate::mountinfo::{MOUNTINFO, unescaped};
 
@@ -23,12 +24,40 @@ pub(super) struct Grounds {
     mounts: BTreeMap<PathBuf, Mounts>,
 }
 
-/// One mount: its number, which nothing else has as long as it is mounted, device, and where it is.
+/// One mount: its number, which nothing else has as long as it is mounted, device, where it is, and what tells it from a later one with the same.
 #[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Debug)]
 struct Mount {
     number: Vec<u8>,
     device: Vec<u8>,
     at: PathBuf,
+    mark: Option<Mark>,
+}
+
+/// What a later mount at the same place has not, though it gets the number, and the device, of one that is gone.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+enum Mark {
+    /// Its number of all since the machine started (Linux 6.8).
+    Unique(u64),
+    /// Its uppermost directory: inode, and when that was made (0 where that is not known).
+    Top(u64, i64, u32),
+}
+
+/// `STATX_MNT_ID_UNIQUE` of statx(2).
+const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
+
+impl Mark {
+    /// Of what is mounted at `place`, or nothing if that cannot be looked at.
+    fn of(place: &Path) -> Option<Mark> {
+        let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
+        let found = statx(CWD, place, flags, StatxFlags::INO | StatxFlags::BTIME | UNIQUE).ok()?;
+        let has = |flag: StatxFlags| found.stx_mask & flag.bits() != 0;
+        if has(UNIQUE) {
+            return Some(Mark::Unique(found.stx_mnt_id));
+        }
+        let made =
+            if has(StatxFlags::BTIME) { (found.stx_btime.tv_sec, found.stx_btime.tv_nsec) } else { (0, 0) };
+        Some(Mark::Top(found.stx_ino, made.0, made.1))
+    }
 }
 
 /// What a source lies on.
@@ -42,6 +71,24 @@ struct Mounts {
 impl Grounds {
     pub(super) fn of(one_file_system: bool) -> Grounds {
         Grounds { one_file_system, ..Grounds::default() }
+    }
+
+    /// When the sources were read to their end, before anything is deleted: `Changed` as [`Grounds::check`] has it, and `NotFound` if one is not there any more, which may
+    /// have been the empty place of a disk while it was read.
+    pub(super) fn confirm(&mut self, roots: &[PathBuf]) -> Result<()> {
+        let are_there = || {
+            roots.iter().try_for_each(|root| {
+                // As the copy looks at it: a link is one, unless the path ends with a slash.
+                let found = fs::symlink_metadata(root);
+                found.map(drop).map_err(|error| {
+                    Error::file(format!("look at {root:?} once more, before anything is deleted"), error)
+                })
+            })
+        };
+        are_there()?;
+        self.check(roots, None, true)?;
+        // Those that went meanwhile were not looked at.
+        are_there()
     }
 
     /// `Changed` if a source lies elsewhere than it did, or something in it was unmounted and that would be deleted.
@@ -76,7 +123,7 @@ impl Grounds {
     fn check_mounts(&mut self, text: &[u8], root: &Path) -> Result<()> {
         // One that is not there is the copy's to tell of.
         let Ok(whole) = fs::canonicalize(root) else { return Ok(()) };
-        let now = Mounts::of(text, &whole);
+        let now = Mounts::of(text, &whole, self.one_file_system);
         let Some(known) = self.mounts.get_mut(root) else {
             self.mounts.insert(root.to_owned(), now);
             return Ok(());
@@ -84,11 +131,7 @@ impl Grounds {
         if known.under != now.under {
             return changed(root, "is on another mount than it was");
         }
-        // With `-x`, a mount of the source's own file system is looked into all the same.
-        let is_looked_into = |mount: &&Mount| {
-            !self.one_file_system || now.under.as_ref().is_none_or(|under| under.device == mount.device)
-        };
-        if let Some(gone) = known.within.difference(&now.within).find(is_looked_into) {
+        if let Some(gone) = known.within.difference(&now.within).next() {
             return changed(&gone.at, "was unmounted");
         }
         known.within.extend(now.within);
@@ -97,9 +140,10 @@ impl Grounds {
 }
 
 impl Mounts {
-    /// Of the absolute path `whole`, which has no symbolic links.
-    fn of(text: &[u8], whole: &Path) -> Mounts {
+    /// Of the absolute path `whole`, which has no symbolic links; with `one_file_system` of those alone that are looked into all the same, of the source's own.
+    fn of(text: &[u8], whole: &Path, one_file_system: bool) -> Mounts {
         let mut mounts = Mounts { under: None, within: BTreeSet::new() };
+        let mut within = Vec::new();
         for mount in text.split(|byte| *byte == b'\n').filter_map(mount) {
             // What was mounted later hides what was at the same place.
             let depth = |mount: &Mount| mount.at.as_os_str().len();
@@ -109,9 +153,14 @@ impl Mounts {
                 mounts.under = Some(mount.clone());
             }
             if mount.at.starts_with(whole) {
-                mounts.within.insert(mount);
+                within.push(mount);
             }
         }
+        let device = mounts.under.as_ref().map(|under| under.device.clone());
+        within
+            .retain(|mount| !one_file_system || device.as_ref().is_none_or(|device| *device == mount.device));
+        within.iter_mut().chain(&mut mounts.under).for_each(|mount| mount.mark = Mark::of(&mount.at));
+        mounts.within.extend(within);
         mounts
     }
 }
@@ -121,11 +170,11 @@ fn mount(line: &[u8]) -> Option<Mount> {
     let words: Vec<&[u8]> = line.splitn(6, |byte| *byte == b' ').collect();
     let [number, _parent, device, _top, at, _] = words[..] else { return None };
     let at = PathBuf::from(OsString::from_vec(unescaped(at)));
-    Some(Mount { number: number.to_vec(), device: device.to_vec(), at })
+    Some(Mount { number: number.to_vec(), device: device.to_vec(), at, mark: None })
 }
 
 fn changed(path: &Path, what: &str) -> Result<()> {
-    let what = format!("{path:?} {what}; nothing was deleted since");
+    let what = format!("{path:?} {what}: nothing is deleted");
     Err(Error::new(ErrorKind::Changed, what).advise("mount it again, then start this again"))
 }
 

@@ -19,6 +19,11 @@ fn an_unmounted_source_is_no_empty_one() {
     grounds.check(std::slice::from_ref(&root), Some(root.clone()), false).unwrap();
     let gone = grounds.check(std::slice::from_ref(&root), Some(root.join("mounted")), true).unwrap_err();
     assert!(gone.kind() == ErrorKind::Changed && gone.to_string().contains("was unmounted"), "{gone}");
+    // One that is not there when it was read may have been an empty place then; a link is one, wherever it leads.
+    let confirm = |name: &str| Grounds::default().confirm(&[root.join("."), root.join(name)]);
+    std::os::unix::fs::symlink("nowhere", root.join("link")).unwrap();
+    assert!(confirm("link").is_ok());
+    assert_eq!(confirm("gone").unwrap_err().kind(), ErrorKind::NotFound);
     *grounds.devices.get_mut(&root).unwrap() += 1;
     let other = grounds.check(std::slice::from_ref(&root), None, false).unwrap_err();
     assert!(

@@ -42,8 +42,10 @@ pub(super) struct Watches {
     directories: HashMap<i32, Watched>,
     directories_max: usize,
     roots: Vec<PathBuf>,
-    /// What each root was when it was watched; `None` if it was not there.
+    /// What each root was when it was looked at last; `None` if it was not there.
     known: Vec<Option<(u64, u64)>>,
+    /// All of them were looked at since the last beginning.
+    has_looked: bool,
     /// Stays on the file system of each root.
     one_file_system: bool,
     /// Not all that is there is watched.
@@ -66,6 +68,7 @@ impl Watches {
             directories: HashMap::new(),
             directories_max,
             known: vec![None; roots.len()],
+            has_looked: false,
             roots,
             one_file_system,
             is_stale: true,
@@ -76,11 +79,8 @@ impl Watches {
     /// Forgets what changed until now, and watches all that is there.
     pub(super) fn begin(&mut self, stop: &Stop) -> Result<()> {
         self.read(stop)?;
-        let known = self.identities();
-        // A root that was replaced, or came back, is another directory.
-        if std::mem::replace(&mut self.known, known.clone()) != known {
-            self.is_stale = true;
-        }
+        self.has_other_roots(true);
+        self.has_looked = false;
         if std::mem::take(&mut self.is_stale) {
             // What was watched before may be elsewhere by now.
             self.queue = queue()?;
@@ -92,8 +92,18 @@ impl Watches {
         Ok(())
     }
 
-    fn identities(&self) -> Vec<Option<(u64, u64)>> {
-        self.roots.iter().map(|root| identity(root)).collect()
+    /// Whether a root came or, if `all` are looked at, was replaced or went: the next beginning takes nothing for watched then. Of what goes and comes where something
+    /// was when it was last looked at, the kernel tells.
+    fn has_other_roots(&mut self, all: bool) -> bool {
+        let mut has_other = false;
+        for (root, known) in
+            self.roots.iter().zip(&mut self.known).filter(|(_, known)| all || known.is_none())
+        {
+            let now = identity(root);
+            has_other |= std::mem::replace(known, now) != now;
+        }
+        self.is_stale |= has_other;
+        has_other
     }
 
     /// The next beginning takes nothing for watched.
@@ -108,8 +118,9 @@ impl Watches {
             if stop.is_set() {
                 return Ok(Waited::Stopped);
             }
-            // A root that was not there, or is another one, may not be watched.
-            if self.read(stop)? || self.identities() != self.known {
+            // What was replaced between the beginning's look at a root and its watch is found once.
+            let all = !std::mem::replace(&mut self.has_looked, true);
+            if self.has_other_roots(all) | self.read(stop)? {
                 return Ok(Waited::Changed);
             }
             let left = until.saturating_duration_since(Instant::now());

@@ -311,10 +311,28 @@ fn the_words_of_what_could_not_be_made_are_known() {
         (place.path().join("file"), vec![Vec::new()], Unmade::Destination),
         (place.path().to_owned(), vec![b"file".to_vec()], Unmade::Entry),
     ] {
-        let landing = Landing::resolve(&path, &names, false).unwrap();
-        let error = TreeWriter::new(landing, MINE).root(0, &directory(None)).unwrap_err();
+        let landing = || Landing::resolve(&path, &names, false).unwrap();
+        let error = TreeWriter::new(landing(), MINE).root(0, &directory(None)).unwrap_err();
         assert_eq!(Unmade::of(&error.to_string()), Some(unmade), "{error}");
+        let error = Preview::new(landing(), MINE, Changes::default()).root(0, &directory(None)).unwrap_err();
+        assert_eq!(Unmade::of(&error.to_string()), Some(unmade), "planned: {error}");
     }
+    // A name that no directory can hold is the user's own.
+    let long = place.path().join("x".repeat(256));
+    for error in [
+        Landing::resolve(&long, &[b"it".to_vec()], false).unwrap_err(),
+        Landing::resolve_sync(&Origin::Anywhere, &long, &[Vec::new()]).unwrap_err(),
+    ] {
+        assert!(error.kind() == ErrorKind::Usage && error.advice().is_some(), "{error}");
+    }
+    // What is in a destination that was made is none.
+    let new = place.path().join("new");
+    let landing = Landing::resolve(&new, &[b"it".to_vec()], false).unwrap();
+    let mut writer = TreeWriter::new(landing, MINE);
+    writer.root(0, &directory(None)).unwrap();
+    fs::remove_dir(&new).unwrap();
+    let error = writer.entry(&directory(Some("sub"))).unwrap_err();
+    assert_eq!(Unmade::of(&error.to_string()), Some(Unmade::Entry), "{error}");
     let landing = Landing::resolve_sync(&Origin::Anywhere, nowhere, &[Vec::new()]).unwrap();
     let error = TreeWriter::new(landing, MINE).root(0, &directory(None)).unwrap_err();
     assert_eq!(Unmade::of(&error.to_string()), Some(Unmade::Destination), "{error}");

@@ -160,7 +160,14 @@ fn a_root_that_was_made_anew_is_watched() {
     assert_eq!(bed.watches.wait(NEVER, &Stop::new()).unwrap(), Waited::TimedOut);
     fs::create_dir(bed.path("root")).unwrap();
     assert!(bed.has_changed());
+    // That it came is told once: what waits for quiet has it then.
+    assert_eq!(bed.watches.wait(NEVER, &Stop::new()).unwrap(), Waited::TimedOut);
     assert!(bed.tells(|bed| fs::write(bed.path("root/a"), b"").unwrap()));
+    fs::write(bed.path("new"), b"").unwrap();
+    bed.watches.begin(&Stop::new()).unwrap();
+    fs::rename(bed.path("new"), bed.path("beside/file")).unwrap();
+    assert!(bed.has_changed());
+    assert_eq!(bed.watches.wait(NEVER, &Stop::new()).unwrap(), Waited::TimedOut);
 }
 
 /// A directory that may be looked at later is watched from then on, and no link that takes the place of one leads out.
