@@ -201,7 +201,7 @@ pub(super) enum Proof {
     Times(Basis),
     /// One of which rounds may have been left out, and what it is with them.
     Chosen(Basis, f64),
-    /// Bytes are the same on a busy machine.
+    /// Bytes, of which a busy machine changes none, but where things are packed as well as its processor can spare.
     Counts(Basis),
 }
 
