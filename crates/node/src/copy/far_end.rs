@@ -17,7 +17,7 @@ use rustix::process::{Pid, WaitOptions, waitpid};
 use super::deploy::{Deployment, NO_SHELL};
 use super::local::patience;
 use super::ssh::{SshOptions, ssh};
-use super::ssh_words::{SshWords, why};
+use super::ssh_words::{SshWords, last_line, why};
 use crate::{Event, Observer, Stop, lock};
 
 /// First byte of every conversation: the head of a control frame.
@@ -28,6 +28,11 @@ const END_PATIENCE: Duration = Duration::from_secs(3);
 const LEAVE_PATIENCE: Duration = Duration::from_millis(200);
 /// Characters shown of what something else than dray said.
 pub(super) const SHOWN_CHARS: usize = 120;
+
+/// A line that another program printed, as it is shown.
+fn shown(line: &str) -> String {
+    one_line(line).chars().take(SHOWN_CHARS).collect()
+}
 
 /// The far end, running.
 pub(super) struct FarEnd {
@@ -166,8 +171,8 @@ impl FarEnd {
                 .advise("is it a program for that machine, and may your user run it there? --remote-dray names another"),
             // It was there, and is not any more; ssh may have a word for that.
             Some(255) if is_heard && self.words.is_some() => {
-                let last = said.lines().map(str::trim).rfind(|line| !line.is_empty());
-                let last = last.map_or_else(String::new, |line| format!(" ({})", one_line(line).chars().take(SHOWN_CHARS).collect::<String>()));
+                let last = last_line(&said).map(|line| format!(" ({})", shown(line)));
+                let last = last.unwrap_or_default();
                 let what = format!("the connection to {host} was lost{last}");
                 Error::new(ErrorKind::Unreachable, what).advise(GOES_ON)
             }
@@ -210,7 +215,7 @@ impl FarEnd {
         }
         let text = String::from_utf8_lossy(&opening).into_owned();
         let line = text.lines().map(str::trim).find(|line| !line.is_empty()).unwrap_or_default();
-        Some(one_line(line).chars().take(SHOWN_CHARS).collect())
+        Some(shown(line))
     }
 
     /// The shell, or what stands in its place, printed something first.

@@ -145,9 +145,13 @@ fn advised(advice: &str, host: &str, options: &SshOptions) -> String {
     parts.join(&options.command_line(host))
 }
 
+/// The last line in which ssh said something.
+pub(super) fn last_line(words: &str) -> Option<&str> {
+    words.lines().map(str::trim).rfind(|line| !line.is_empty())
+}
+
 /// Why ssh to `host`, which said `words`, came to nothing.
 pub(super) fn why(host: &str, options: &SshOptions, words: &str) -> Error {
-    let last = words.lines().map(str::trim).rfind(|line| !line.is_empty());
     for (signs, kind, meaning, advice) in MEANINGS {
         if let Some(line) = words.lines().find(|line| signs.iter().any(|sign| line.contains(sign))) {
             let told = one_line(if kind == ErrorKind::Refused { "" } else { line.trim() });
@@ -156,7 +160,7 @@ pub(super) fn why(host: &str, options: &SshOptions, words: &str) -> Error {
                 .advise(advised(advice, host, options));
         }
     }
-    let what = match last {
+    let what = match last_line(words) {
         Some(line) => format!("ssh to {host} failed: {}", one_line(line)),
         None => format!("ssh to {host} failed"),
     };

@@ -390,13 +390,17 @@ impl<'a> Holding<'a> {
         };
         is_unmade_root(path, reason, self.request)
             && (is_one && !deletes || Unmade::of(reason) == Some(Unmade::Destination))
-            && self.has_room_for(path, reason)
     }
 
-    /// Whoever says the same again says nothing new, and nobody says more than there are sources.
-    fn has_room_for(&self, path: &Path, reason: &str) -> bool {
-        let unmade = lock(&self.unmade);
-        unmade.len() < self.request.sources.len() || unmade.iter().any(|(p, _, r)| p == path && r == reason)
+    /// Holds such a failure back, unless there is no room: whoever says the same again says nothing new, and nobody says more than there are sources.
+    fn hold_unmade(&self, failure: Failure) -> bool {
+        let mut unmade = lock(&self.unmade);
+        let is_held = unmade.contains(&failure);
+        let has_room = unmade.len() < self.request.sources.len();
+        if !is_held && has_room {
+            unmade.push(failure);
+        }
+        is_held || has_room
     }
 
     fn release(&self) {
@@ -505,11 +509,8 @@ fn sole_error(path: &Path, kind: ErrorKind, reason: &str, request: &TreeRequest)
 impl Observer for Holding<'_> {
     fn event(&self, event: Event) {
         match event {
-            Event::EntryFailed { path, kind, reason } if self.is_unmade(&path, &reason) => {
-                let (mut unmade, failure) = (lock(&self.unmade), (path, kind, reason));
-                if !unmade.contains(&failure) {
-                    unmade.push(failure);
-                }
+            Event::EntryFailed { ref path, kind, ref reason }
+                if self.is_unmade(path, reason) && self.hold_unmade((path.clone(), kind, reason.clone())) => {
             }
             Event::EntryFailed { path, kind, reason } if matches!(*lock(&self.held), Held::Nothing) => {
                 *lock(&self.held) = Held::Failure((path, kind, reason));
