@@ -13,7 +13,8 @@ const FILES: [(&str, &str); 11] = [
         "~/.config/dray/config.toml",
         "Configuration, TOML, optional: allow_local_targets, clear_text_data (false or true), connections (1 to 16), \
          window_mib (2 to 1024), port (TCP port of the daemon, and of put without one), cache_mib (what the daemon \
-         keeps for nobody), index, index_mib (of the chunks of files), metrics (address for Prometheus), api_without (features \
+         keeps for nobody), index, index_mib (of the chunks of files), search (false or true: what others copy to here is \
+         looked for in other files), search_policy (how), metrics (address for Prometheus), api_without (features \
          of the local API that the daemon does not offer).",
     ),
     ("~/.local/share/dray", "Data directory, for its user alone."),

@@ -158,6 +158,11 @@ impl Output {
         if self.show.json { self.json(event) } else { self.note(text) }
     }
 
+    /// True if nothing is wanted but errors, and what was asked for by itself.
+    pub(crate) fn is_quiet(&self) -> bool {
+        self.show.quiet
+    }
+
     /// Prints a page that was asked for, also when quiet.
     pub(crate) fn page(&self, text: &str) -> Result<()> {
         paged(print(text.as_bytes()))

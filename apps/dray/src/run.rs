@@ -408,7 +408,9 @@ pub(crate) fn fail_partly(copied: &TreeCopied) -> Result<()> {
     if copied.failed == 0 {
         return Ok(());
     }
-    let failed = partly_failed(copied.failed);
+    // Directories and links are not counted: where no file is, nobody knows of a rest.
+    let has_come = copied.files + copied.unchanged + copied.deleted > 0;
+    let failed = partly_failed(copied.failed, has_come);
     Err(match copied.made_destination {
         // The run came to its end, so the rule of scp counts again.
         true => failed.advise(
@@ -418,9 +420,10 @@ pub(crate) fn fail_partly(copied: &TreeCopied) -> Result<()> {
     })
 }
 
-/// What some entries of a tree came to.
-pub(crate) fn partly_failed(failed: u64) -> Error {
-    let what = format!("{} failed, the rest is done", count(failed, "entry", "entries"));
+/// What some entries of a tree came to, and the others if there are any.
+pub(crate) fn partly_failed(failed: u64, has_rest: bool) -> Error {
+    let rest = if has_rest { ", the rest is done" } else { "" };
+    let what = format!("{} failed{rest}", count(failed, "entry", "entries"));
     Error::new(ErrorKind::Partial, what).advise(NAMED_ABOVE)
 }
 

@@ -479,7 +479,7 @@ fn follow(
     };
     match node.follow_trees(request, telling, stop, &mut tell)? {
         0 => Ok(()),
-        failed => Err(run::partly_failed(failed)),
+        failed => Err(run::partly_failed(failed, true)),
     }
 }
 

@@ -1,4 +1,4 @@
-//! P6: the new version of real software where the old one lies, as one object (the tar of a published package) and as trees.
+//! P6: the new version of real software where the old one lies, as one object (the tar of a published package, the image of a disk) and as trees.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,6 +15,11 @@ const PLATFORM: &str = "manylinux2014_x86_64";
 const LINK: &str = "10M/40ms";
 /// In a smoke test what is updated is made, and is as long as this.
 const SMOKE_BYTES: usize = 400_000;
+/// What is installed on the disk besides what every Debian has: a virtual machine that boots, is reached by ssh and runs Python.
+const INSTALLED_PACKAGES: &str =
+    "linux-image-cloud-amd64,grub-cloud-amd64,openssh-server,python3,curl,ca-certificates";
+/// The distribution, and where its updates since the release are.
+const SUITES: [&str; 2] = ["bookworm", "bookworm-security"];
 /// When the files of a tree were installed that its package gives no times of its own.
 const INSTALLED: [&str; 2] = ["2025-03-01T00:00:00Z", "2025-06-01T00:00:00Z"];
 
@@ -40,9 +45,11 @@ enum Publisher {
     Wheel,
     /// A source package of the system's distribution, in a tar within.
     System,
+    /// The distribution itself, installed anew on a disk of ext4, of which this is the image.
+    Installed,
 }
 
-const SOFTWARE: [Software; 4] = [
+const SOFTWARE: [Software; 5] = [
     Software {
         cell: "update",
         package: "scipy",
@@ -71,6 +78,13 @@ const SOFTWARE: [Software; 4] = [
         from: Publisher::System,
         is_tree: true,
     },
+    Software {
+        cell: "disk image",
+        package: "debian-12",
+        versions: ["release", "updated"],
+        from: Publisher::Installed,
+        is_tree: false,
+    },
 ];
 
 fn measure(bench: &mut Bench) -> Result<(), String> {
@@ -93,7 +107,12 @@ fn update(bench: &mut Bench, pair: &Pair, place: &Place<'_>, software: &Software
         Ok(paths) => paths,
         Err(why) => return bench.miss(place, "all", "the package", &why),
     };
-    let all: &[Updater] = if software.is_tree { &Updater::OF_TREES } else { &Updater::OF_OBJECTS };
+    let all: &[Updater] = match (software.is_tree, software.from) {
+        (true, _) => &Updater::OF_TREES,
+        // As a whole it is far from anything else.
+        (false, Publisher::Installed) => &Updater::OF_IMAGES,
+        (false, _) => &Updater::OF_OBJECTS,
+    };
     prepare(bench, &paths[1])?;
     bench.rounds(1, bench.pairs(), |bench, round| {
         bench.in_turn(place, all, round, |bench, turn| one(bench, pair, place, &paths, turn))
@@ -127,6 +146,15 @@ enum Updater {
 impl Updater {
     const OF_TREES: [Updater; 5] =
         [Updater::DraySync, Updater::DraySyncZ, Updater::RsyncZ, Updater::RsyncZl19, Updater::Casync];
+    const OF_IMAGES: [Updater; 7] = [
+        Updater::DrayGet,
+        Updater::DrayCp,
+        Updater::DrayCpZ,
+        Updater::RsyncZ,
+        Updater::RsyncZl19,
+        Updater::Casync,
+        Updater::Zsync,
+    ];
     const OF_OBJECTS: [Updater; 8] = [
         Updater::DrayGet,
         Updater::DrayCp,
@@ -288,12 +316,12 @@ fn bytes_below(directory: &Path) -> Option<u64> {
     told.lines().map(|line| line.parse::<u64>().ok()).sum()
 }
 
-/// Both versions: tars that hold nothing of the moment, kept in the user's cache, or what is in them.
+/// Both versions, kept in the user's cache: tars that hold nothing of the moment, or what is in them, or images of disks.
 fn versions(bench: &Bench, software: &Software) -> Result<[PathBuf; 2], String> {
     if bench.options.is_smoke {
         return made(bench, software.is_tree);
     }
-    let tars = [0, 1].map(|at| tar(bench, software, software.versions[at]));
+    let tars = [0, 1].map(|at| original(bench, software, at));
     let [old, new] = tars;
     let tars = [old?, new?];
     if !software.is_tree {
@@ -331,14 +359,15 @@ fn made(bench: &Bench, is_tree: bool) -> Result<[PathBuf; 2], String> {
     Ok(paths)
 }
 
-/// The tar of one version, fetched and made if it is not in the cache.
-fn tar(bench: &Bench, software: &Software, version: &str) -> Result<PathBuf, String> {
-    let package = software.package;
+/// The tar, or the image, of one version, fetched and made if it is not in the cache.
+fn original(bench: &Bench, software: &Software, at: usize) -> Result<PathBuf, String> {
+    let (package, version) = (software.package, software.versions[at]);
     let cache = crate::tools::cache_folder().join("data");
     std::fs::create_dir_all(&cache).map_err(|error| format!("make {}: {error}", cache.display()))?;
-    let tar = cache.join(format!("{package}-{version}.tar"));
-    if tar.exists() {
-        return Ok(tar);
+    let extension = if software.from == Publisher::Installed { "img" } else { "tar" };
+    let original = cache.join(format!("{package}-{version}.{extension}"));
+    if original.exists() {
+        return Ok(original);
     }
     if !bench.options.installs {
         return Err(format!("{package} {version} is not here"));
@@ -362,9 +391,40 @@ fn tar(bench: &Bench, software: &Software, version: &str) -> Result<PathBuf, Str
             "dpkg-deb --fsys-tarfile *.deb | tar -xf - --wildcards --strip-components=3 './usr/src/*.tar.*'; \
              xz -dc *.tar.xz > \"$0.part\""
         }
+        Publisher::Installed => {
+            install(&SUITES[..=at], &work)?;
+            // The same names, numbers and places for the same files, as whoever publishes images sees to.
+            "truncate -s 1G disk; \
+             mke2fs -q -F -t ext4 -U 6a6f1e3c-0b9c-4c66-9a83-5b1b0d6a1f00 \
+             -E hash_seed=6a6f1e3c-0b9c-4c66-9a83-5b1b0d6a1f01,root_owner=0:0 -d root disk; mv disk \"$0.part\""
+        }
     };
     let unpack = format!("set -e; {unpack}; mv \"$0.part\" \"$0\"");
-    run(Command::new("sh").args(["-c", &unpack]).arg(&tar).current_dir(&work))?;
+    run(Command::new("sh").args(["-c", &unpack]).arg(&original).current_dir(&work))?;
     site::remove(&work);
-    Ok(tar)
+    Ok(original)
+}
+
+/// Installs the distribution of these suites into `root` below `work`, as of now, from where this machine has its own: what has been updated since the
+/// release is more with each week.
+fn install(suites: &[&str], work: &Path) -> Result<(), String> {
+    let mut get = Command::new("apt-get");
+    get.args(["install", "-y", "-qq", "--no-install-recommends", "mmdebstrap"]);
+    run(get.env("DEBIAN_FRONTEND", "noninteractive"))?;
+    let mut ask = Command::new("apt-get");
+    ask.args(["indextargets", "--format", "deb $(REPO_URI) $(RELEASE) $(COMPONENT)", "Created-By: Packages"]);
+    let known = run(&mut ask)?;
+    let mut lines = Vec::new();
+    for suite in suites {
+        let before = lines.len();
+        lines.extend(known.lines().filter(|line| line.split(' ').nth(2) == Some(suite)));
+        if lines.len() == before {
+            return Err(format!("apt knows no suite {suite}: the image is made on Debian 12"));
+        }
+    }
+    let mut make = Command::new("mmdebstrap");
+    make.args(["--quiet", "--variant=important", &format!("--include={INSTALLED_PACKAGES}"), SUITES[0]]);
+    // Files that the installation itself makes have this time.
+    make.arg("root").args(lines).env("SOURCE_DATE_EPOCH", "1764000000").current_dir(work);
+    run(&mut make).map(|_| ())
 }

@@ -209,6 +209,8 @@ fn the_way_to_the_destination_is_made() {
         let dry = run(&["-a", "--mkpath"], &["-ni"]).expect(0);
         assert!(!above.exists(), "{way:?}");
         assert!(dry.stdout_text().contains("f+++++++++ f"), "{way:?} {dry}");
+        let quiet = run(&["-a", "--mkpath"], &["-niq", "--stats"]).expect(0);
+        assert!(quiet.stdout_text().is_empty(), "{way:?} {quiet}");
         run(&["-a", "--mkpath"], &[]).expect(0);
         assert_eq!(fs::read(copy.join("f")).unwrap(), b"f");
     }

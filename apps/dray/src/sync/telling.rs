@@ -31,6 +31,9 @@ impl Observer for Telling<'_> {
 impl Telling<'_> {
     /// What is said of an entry, if anything is. All of it may come from the other end.
     fn line(&self, letters: Option<&str>, path: &Path, link: Option<&Path>) -> Option<String> {
+        if self.output.is_quiet() {
+            return None;
+        }
         let mut line = shown(path);
         if let Some(link) = link {
             let is_hard = letters.is_some_and(|letters| letters.starts_with('h'));
@@ -54,7 +57,7 @@ pub(super) fn shown(path: &Path) -> String {
 
 /// Says how much was done, if that is wanted.
 pub(super) fn tell_stats(copied: &TreeCopied, is_wanted: bool, output: &Output) {
-    if is_wanted && !output.is_json() {
+    if is_wanted && !output.is_json() && !output.is_quiet() {
         stats(copied).lines().for_each(|line| output.line(line));
     }
 }

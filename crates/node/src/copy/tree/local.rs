@@ -249,6 +249,7 @@ impl Copying<'_> {
             self.observer.event(left_out(&what, entries));
         }
         self.copied.entries = order.entries();
+        self.copied.files = self.copied.files.saturating_sub(self.writer.take_unplaced());
         Ok(self.copied)
     }
 
@@ -474,10 +475,11 @@ impl Copying<'_> {
             let open = file.open()?;
             let size_bytes = self.fill(&mut new, &open)?;
             if open.is_unchanged()? {
-                self.copied.bytes += size_bytes;
                 let (mtime_s, mtime_ns) = open.mtime();
                 let finished = Finished { hash: [0; 32], size_bytes, mtime_s, mtime_ns };
-                return target.finish(new, &finished);
+                let identity = target.finish(new, &finished)?;
+                self.copied.bytes += size_bytes;
+                return Ok(identity);
             }
         }
         Err(Error::new(ErrorKind::Changed, "the file changed each time it was read")

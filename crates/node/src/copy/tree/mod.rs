@@ -378,10 +378,8 @@ impl<'a> Holding<'a> {
         Holding { observer, request, held: Mutex::new(Held::Nothing), unmade: Mutex::default() }
     }
 
-    /// Whether nothing can have come to pass if this failed. Where something may be deleted it may be a deletion, after much that
-    /// was done; but nothing is deleted in a destination that could not be made.
+    /// Whether nothing can have come to pass if this failed: nothing goes into what could not be made, and nothing is deleted then.
     fn is_unmade(&self, path: &Path, reason: &str) -> bool {
-        let deletes = self.request.options.sync.as_ref().is_some_and(|sync| sync.delete);
         let is_one = match &self.request.sources[..] {
             [Location::Local(_)] => true,
             // What a pattern there stands for may be several.
@@ -389,7 +387,7 @@ impl<'a> Holding<'a> {
             _ => false,
         };
         is_unmade_root(path, reason, self.request)
-            && (is_one && !deletes || Unmade::of(reason) == Some(Unmade::Destination))
+            && (is_one || Unmade::of(reason) == Some(Unmade::Destination))
     }
 
     /// Holds such a failure back, unless there is no room: whoever says the same again says nothing new, and nobody says more than there are sources.

@@ -479,6 +479,7 @@ impl<'a> Writing<'a> {
     /// All that was to be done is.
     fn conclude(&mut self) -> Result<()> {
         self.is_concluded = true;
+        self.done.files = self.done.files.saturating_sub(self.writer.take_unplaced());
         // Else once the sender has heard what is in place.
         self.is_finished = !self.arrivals.is_on();
         let mut found = self.writer.failures();

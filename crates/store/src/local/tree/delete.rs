@@ -135,9 +135,9 @@ pub(super) struct Way {
 
 impl Way {
     /// It cannot be remembered: what was made for the place of the directory goes again. The path of that, and why.
-    pub(super) fn give_up(self, base: &Directory) -> Failed {
+    pub(super) fn give_up(self, settings: &Settings, base: &Directory) -> Failed {
         if let (Some(made), Ok((directory, _))) = (&self.made, steps::open(base, &self.path, self.identity)) {
-            steps::remove_made(&directory, made);
+            steps::remove_made(settings, &directory, made);
         }
         let mut path = self.path;
         push_name(&mut path, &self.name);

@@ -144,6 +144,8 @@ pub(super) struct Settings {
     /// Entries deleted, and those that more than may be deleted.
     pub(super) deleted: Cell<u64>,
     pub(super) spared: Cell<u64>,
+    /// Files that had come, and for which no directory made way.
+    pub(super) unplaced: Cell<u64>,
     pub(super) backups: RefCell<Backups>,
     /// What of files with several names was changed in place, or let be.
     pub(super) met: RefCell<HashMap<Identity, Met>>,
@@ -197,6 +199,7 @@ impl Settings {
             ways: RefCell::default(),
             deleted: Cell::new(0),
             spared: Cell::new(0),
+            unplaced: Cell::new(0),
             backups: RefCell::default(),
             met: RefCell::default(),
             unlinked: RefCell::default(),

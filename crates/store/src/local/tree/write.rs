@@ -73,7 +73,9 @@ impl Unmade {
             (MAKE_DIRECTORY, Unmade::Entry),
             (NO_DIRECTORY, Unmade::Entry),
         ];
-        words.into_iter().find(|(words, _)| reason.starts_with(words)).map(|(_, unmade)| unmade)
+        // That of the backups is told as "the directory of the backups".
+        let is_it = |words: &str| reason.strip_prefix(words).is_some_and(|rest| !rest.starts_with(" of "));
+        words.into_iter().find(|(words, _)| is_it(words)).map(|(_, unmade)| unmade)
     }
 }
 
@@ -250,6 +252,11 @@ impl TreeWriter {
         !self.settings.ways.borrow().is_empty()
     }
 
+    /// Files that had come, and for which no directory made way in the end, since this was last asked.
+    pub fn take_unplaced(&self) -> u64 {
+        self.settings.unplaced.take()
+    }
+
     /// How many entries so far lack something that was to be kept of them.
     pub fn troubles(&self) -> u64 {
         self.settings.told.borrow().failed.values().sum()
@@ -345,7 +352,7 @@ impl TreeWriter {
         let Some(candidates) = self.candidates.as_mut().filter(|_| !ways.is_empty()) else { return };
         for way in ways {
             if !candidates.make_way(&way) {
-                let (path, error) = way.give_up(&self.landing.base);
+                let (path, error) = way.give_up(&self.settings, &self.landing.base);
                 self.settings.fail(path, error);
             }
         }

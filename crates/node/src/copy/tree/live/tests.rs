@@ -441,6 +441,13 @@ fn options_that_do_not_go_with_tickets_are_refused() {
     }
 }
 
+/// Something large. What compresses would be there before it is cut off.
+fn noise(root: &Path, bytes: usize) {
+    let mut noise = vec![0; bytes];
+    getrandom::fill(&mut noise).unwrap();
+    fs::write(root.join("large"), noise).unwrap();
+}
+
 /// A receiver that fetches something large, and what becomes of it when `meanwhile` is done.
 fn fetched_while(bed: &mut Bed, meanwhile: impl FnOnce(&mut Bed)) -> dray_core::Error {
     let sync = SyncOptions { times: true, ..SyncOptions::default() };
@@ -468,7 +475,7 @@ fn fetched_while(bed: &mut Bed, meanwhile: impl FnOnce(&mut Bed)) -> dray_core::
 /// D10: who is cut off because the directory is not shared any more is told so, whatever is on its way.
 #[test]
 fn who_is_cut_off_hears_why() {
-    let mut bed = Bed::new(|root| fs::write(root.join("large"), vec![3; 60_000_000]).unwrap());
+    let mut bed = Bed::new(|root| noise(root, 60_000_000));
     let error = fetched_while(&mut bed, |bed| bed.end());
     assert!(error.kind() == ErrorKind::Refused && error.to_string().contains("no longer shared"), "{error}");
 }
@@ -476,7 +483,7 @@ fn who_is_cut_off_hears_why() {
 /// Threat model "receiver of a shared directory": whoever gives way hears that others had no turn, and that the same command goes on.
 #[test]
 fn who_gives_way_hears_why() {
-    let mut bed = Bed::new(|root| fs::write(root.join("large"), vec![3; 60_000_000]).unwrap());
+    let mut bed = Bed::new(|root| noise(root, 60_000_000));
     let mut others = Vec::new();
     others.push(bed.places.take(bed.ticket.id, Some([127, 0, 0, 1].into())).unwrap());
     let error = fetched_while(&mut bed, |bed| {
@@ -531,15 +538,7 @@ fn what_is_replaced_is_kept_if_that_is_wished() {
 /// D10: a right that ends while a tree comes ends there, and the receiver is told why.
 #[test]
 fn a_right_that_ends_stops_a_fetch() {
-    let bed = Bed::with(
-        |root| {
-            // What compresses would be there before.
-            let mut noise = vec![0; 20_000_000];
-            getrandom::fill(&mut noise).unwrap();
-            fs::write(root.join("large"), noise).unwrap();
-        },
-        Some(Duration::from_secs(2)),
-    );
+    let bed = Bed::with(|root| noise(root, 20_000_000), Some(Duration::from_secs(2)));
     let sync = SyncOptions { times: true, ..SyncOptions::default() };
     let options = TreeOptions {
         recursive: true,

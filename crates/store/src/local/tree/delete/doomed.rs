@@ -7,7 +7,7 @@ use std::io;
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use dray_core::limits::TREE_DEPTH_MAX;
+use dray_core::limits::{TREE_CONTESTED_MAX, TREE_DEPTH_MAX};
 use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{AtFlags, FileType, Statx};
 use rustix::io::Errno;
@@ -100,6 +100,7 @@ impl<'a> Orders<'a> {
 #[derive(Debug)]
 pub(in super::super) struct Doomed {
     notes: Reader,
+    /// Of several sources: what one of them has, and what was looked at.
     told: Option<HashSet<[u8; 16]>>,
     /// When the run began: what was made later is not deleted.
     begun: Since,
@@ -278,7 +279,7 @@ impl Doomed {
     ) -> Result<()> {
         for emptied in std::mem::take(&mut self.emptied) {
             if let (Some(Some(made)), Some(holding)) = (emptied.way, &self.directory) {
-                remove_made(&holding.directory, &made);
+                remove_made(settings, &holding.directory, &made);
             }
         }
         while let Some(note) = self.notes.next()? {
@@ -298,7 +299,7 @@ impl Doomed {
                     if let (Some(made), Some(holding)) = (made, &mut self.directory) {
                         holding.is_widened |= widen(settings, &holding.directory, &holding.found);
                         holding.keeps_time = settings.keeps_time_of(FileType::Directory);
-                        remove_made(&holding.directory, &made);
+                        remove_made(settings, &holding.directory, &made);
                     }
                     self.no_way(&name, failed);
                 }
@@ -309,9 +310,15 @@ impl Doomed {
     }
 
     /// The entry at hand stays as it is, and that is told; what was made for its place goes.
-    fn give_up_way(&self, made: Option<&Temporary>, error: Error, failed: &mut Vec<Failed>) {
+    fn give_up_way(
+        &self,
+        settings: &Settings,
+        made: Option<&Temporary>,
+        error: Error,
+        failed: &mut Vec<Failed>,
+    ) {
         if let (Some(made), Some(parent)) = (made, self.innermost()) {
-            remove_made(parent, made);
+            remove_made(settings, parent, made);
         }
         failed.push((self.path.clone(), error));
     }
@@ -371,8 +378,16 @@ impl Doomed {
         }
         let mut path = self.path.clone();
         push_name(&mut path, &name);
-        if self.told.as_ref().is_some_and(|told| told.contains(&key(&path))) {
-            return;
+        // Of files of rules that come again that was asked.
+        if let Some(told) = self.told.as_mut().filter(|_| !self.ruling.is_last()) {
+            let key = key(&path);
+            if told.contains(&key) {
+                return;
+            }
+            // Each source that lacks it noted it: once is enough.
+            if told.len() < TREE_CONTESTED_MAX {
+                told.insert(key);
+            }
         }
         self.visit(orders, name, Sort::Candidate(stamp), failed);
     }
@@ -406,7 +421,7 @@ impl Doomed {
             Ok(Next::Gone) => {}
             Ok(Next::Stays) => {
                 if let Sort::Way(_, made) = sort {
-                    self.give_up_way(made.as_ref(), not_empty(), failed);
+                    self.give_up_way(orders.settings, made.as_ref(), not_empty(), failed);
                 }
                 self.keep();
             }
@@ -432,7 +447,7 @@ impl Doomed {
             }
             Err(error) => {
                 let made = if let Sort::Way(_, made) = sort { made } else { None };
-                self.give_up_way(made.as_ref(), error, failed);
+                self.give_up_way(orders.settings, made.as_ref(), error, failed);
                 self.keep();
             }
         }
@@ -630,7 +645,7 @@ impl Doomed {
                 };
                 if let Err(error) = result {
                     if let Some((made, parent)) = made.zip(parent) {
-                        remove_made(parent, &made);
+                        remove_made(orders.settings, parent, &made);
                     }
                     failed.push((self.path.clone(), error.unwrap_or_else(not_empty)));
                 }

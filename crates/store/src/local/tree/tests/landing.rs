@@ -317,6 +317,8 @@ fn the_words_of_what_could_not_be_made_are_known() {
         let error = Preview::new(landing(), MINE, Changes::default()).root(0, &directory(None)).unwrap_err();
         assert_eq!(Unmade::of(&error.to_string()), Some(unmade), "planned: {error}");
     }
+    // Beside that the directory of the backups is another.
+    assert_eq!(Unmade::of("make the directory of the backups: no"), None);
     // A name that no directory can hold is the user's own.
     let long = place.path().join("x".repeat(256));
     for error in [

@@ -403,6 +403,43 @@ fn what_one_source_brought_makes_no_way_for_another() {
     }
 }
 
+/// Issue "--delete --max-delete": what two sources lack counts once, in a plan as in a run, and whether it goes or stays.
+#[test]
+fn what_two_sources_lack_counts_once() {
+    for (max, deleted, told) in [(None, 2, None), (Some(1), 1, Some("1 entries were not deleted"))] {
+        let dir = filled(&["old", "older"]);
+        let to = dir.path().join("to");
+        let sync = || {
+            let delete = Some(DeleteOptions { max, ..DeleteOptions::default() });
+            Changes {
+                sync: Some(SyncOptions { delete, itemize: true, ..SyncOptions::default() }),
+                ..Changes::default()
+            }
+        };
+        let landing = || Landing::resolve_sync(&Origin::Anywhere, &to, &[Vec::new(), Vec::new()]).unwrap();
+        let is_told = |failed: &[(Vec<u8>, dray_core::Error)]| {
+            let texts: Vec<String> = failed.iter().map(|(_, error)| error.to_string()).collect();
+            assert!(texts.len() == usize::from(told.is_some()), "{texts:?}");
+            assert!(texts.iter().zip(told).all(|(text, told)| text.starts_with(told)), "{texts:?}");
+        };
+        let mut preview = Preview::new(landing(), MINE, sync());
+        let mut writer = TreeWriter::new(landing(), MINE).with_changes(sync());
+        for index in 0..2 {
+            preview.root(index, &directory(None)).unwrap();
+            preview.leave();
+            writer.root(index, &directory(None)).unwrap();
+            writer.leave();
+        }
+        let mut failed = Vec::new();
+        while preview.delete_some(&mut failed).unwrap() {}
+        assert_eq!(preview.take_done().into_iter().filter(|done| done.letters.is_none()).count(), deleted);
+        is_told(&failed);
+        let (names, failed) = finish(&mut writer);
+        assert_eq!(names.len(), deleted);
+        is_told(&failed);
+    }
+}
+
 /// rsync's habit: an empty directory makes way for a file once that is whole, a full one only where what is in it is deleted.
 #[test]
 fn a_directory_makes_way_when_the_file_is_whole() {
@@ -476,6 +513,7 @@ fn what_makes_way_is_deleted_at_the_end() {
     assert!(writer.delete_nothing(&mut failed));
     let told: Vec<_> = failed.iter().map(|(path, _)| &path[..]).collect();
     assert_eq!(told, [b"a", b"b", b"l", b"p"]);
+    assert_eq!(writer.take_unplaced(), 0, "one file under three names, of which one is in place");
     assert!(all_there(&to));
     assert_eq!(tops(&to), set(&["a", "b", "l", "p", "z"]));
 
@@ -508,6 +546,7 @@ fn what_is_not_empty_makes_no_way() {
         let (deleted, failed) = finish(&mut writer);
         assert_eq!(deleted, set(&["x/1"]));
         assert!(failed.iter().any(|(path, _)| path == b"x"), "{failed:?}");
+        assert_eq!(writer.take_unplaced(), 1, "it does not count as copied");
         stays.iter().for_each(|name| assert!(to.join(name).exists(), "{name}"));
         assert_eq!(fs::read_dir(&to).unwrap().count(), 1);
     }
