@@ -10,6 +10,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use dray_e2e::actions::{self, assert_same_tree, kill_one_end};
 use dray_e2e::data::{self, GIB, MIB};
 use dray_e2e::{Host, Lab, Program, gate};
+use dray_lab::conditions::Condition;
+use dray_lab::{Link, Rate};
 
 /// Longest time one command may take.
 const LONG: Duration = Duration::from_secs(300);
@@ -121,6 +123,42 @@ fn a_changed_file_of_a_tree_costs_what_changed() {
         }
         fs::remove_dir_all(a.file(edit)).unwrap();
         fs::remove_dir_all(b.file(edit)).unwrap();
+    }
+}
+
+/// P6 "kernel source": over a slow line of small files, too, only what changed comes, both ways and by ssh alone (`-z`); with `-W` all of them.
+#[test]
+fn small_files_cost_what_changed_over_a_slow_line() {
+    const FILES: u64 = 100;
+    const BYTES: u64 = 32 << 10;
+    let link = Link::new(Rate::mbit(10), Duration::from_millis(20));
+    let slow = Condition { name: "slow", up: link, down: link, why: "that of P6" };
+    let Some(lab) = Lab::of(2).condition(slow).build() else { return };
+    let (a, b) = lab.pair();
+    a.sshd();
+    b.sshd();
+    let (newer, older) = (directory(a, "small", "tree"), directory(b, "small", "older"));
+    for number in 0..FILES {
+        let noise = data::random_bytes(BYTES as usize, number);
+        let name = format!("file{number}");
+        fs::write(older.join(&name), &noise).unwrap();
+        let changed = [&noise[..9_000], &b"a line that was not there before\n"[..], &noise[9_000..]].concat();
+        fs::write(newer.join(&name), changed).unwrap();
+    }
+    let all = FILES * BYTES;
+    for (option, is_upload, most) in [
+        (None, true, all / 4),
+        (None, false, all / 4),
+        (Some("-z"), true, all / 4),
+        (Some("-W"), true, u64::MAX),
+    ] {
+        let to = directory(b, "small", "copy");
+        assert!(std::process::Command::new("cp").arg("-aT").args([&older, &to]).status().unwrap().success());
+        let bytes = cost(b, copy(a, b, is_upload, &newer.join("."), &to).args(option));
+        eprintln!("{FILES} files of 32 KiB, {option:?}, upload {is_upload}: {bytes} bytes on the wire");
+        assert_same_tree(a, &newer, &to, None);
+        assert!(bytes <= most && (most < all || bytes > all), "{option:?}: {bytes} bytes on the wire");
+        fs::remove_dir_all(&to).unwrap();
     }
 }
 

@@ -673,28 +673,30 @@ mod tests {
             destination: Location::Local("/ro/new".into()),
             options: TreeOptions { sync, ..TreeOptions::default() },
         };
-        let told = |path: &str, source: &str, kind, copied: &TreeCopied, deletes| {
+        let told = |path: &str, source: &str, reason: &str, copied: &TreeCopied, deletes| {
             let sync = SyncOptions { delete: deletes, ..SyncOptions::default() };
             let request = request(source, deletes.then_some(sync));
             let holding = Holding::new(&Nobody, &request);
             holding.event(Event::EntryFailed {
                 path: path.into(),
-                kind,
-                reason: "make the directory: no".into(),
+                kind: ErrorKind::Refused,
+                reason: reason.into(),
             });
             holding.end(copied)
         };
-        let ends = |copied: TreeCopied, deletes| told("x", "x", ErrorKind::Refused, &copied, deletes);
+        let unmade = "make the directory: no";
+        let ends = |copied: TreeCopied, deletes| told("x", "x", "delete it: no", &copied, deletes);
         let failed = |entries| TreeCopied { entries, failed: 1, ..TreeCopied::default() };
         assert!(ends(failed(1), false).is_err() && ends(failed(0), true).is_err());
         // The root of an empty source, with a deletion that failed, or more than may be deleted.
         assert!(ends(failed(1), true).is_ok());
         assert!(ends(TreeCopied { deleted: 5, ..failed(1) }, true).is_ok());
         // A root that could not be made, with what is in it; but not an entry of one that was there or was made.
-        let refused =
-            |path, source, copied: &TreeCopied| told(path, source, ErrorKind::Refused, copied, false);
+        let refused = |path, source, copied: &TreeCopied| told(path, source, unmade, copied, false);
         let error = refused("new", "h:dir", &failed(9)).unwrap_err();
         assert_eq!((error.kind(), &error.to_string()[..16]), (ErrorKind::Refused, "\"/ro/new\": canno"));
+        assert!(told("new", "dir", unmade, &failed(2), true).is_err(), "nor is anything deleted then");
+        assert!(told("new", "dir", "make the directory of the backups: no", &failed(2), true).is_ok());
         assert!(error.advice().is_some() && refused("new/folder", "dir", &failed(9)).is_ok());
         assert!(refused("folder", "dir/.", &failed(9)).is_ok());
         assert!(refused("new", "dir", &TreeCopied { files: 1, ..failed(9) }).is_ok());

@@ -40,8 +40,11 @@ pub(super) use state::Deltas;
 use state::{Asking, Delta, Phase, Search, fine_average, is_too_large, may_pay, whole};
 use work::{Outcome, Task, Worker, sum};
 
-/// Smaller files, and smaller older versions, are sent: asking how they are cut takes a round trip more.
-pub(super) const DELTA_FROM_BYTES: u64 = 64 * 1024;
+/// Smaller files, and smaller older versions, are sent: what is asked and told of them takes as much.
+pub(super) const DELTA_FROM_BYTES: u64 = 8 * 1024;
+/// So are files below this where the network is fast: asking how they are cut takes a round trip more, and time at both ends. From this on files of one size are
+/// compared as they are cut; those below are first by their hash.
+pub(super) const CUT_FROM_BYTES: u64 = 64 * 1024;
 /// Files from this size on are looked for under other names, for so long at most.
 const OTHERS_FROM_BYTES: u64 = 4096;
 const OTHERS_PATIENCE: Duration = Duration::from_secs(1);
@@ -100,7 +103,7 @@ impl Writing<'_> {
         self.deltas.is_on = is_on;
         self.deltas.files_max = self.writer.files_beside();
         if is_on {
-            self.writer.compare_below(DELTA_FROM_BYTES);
+            self.writer.compare_below(CUT_FROM_BYTES);
         }
         self
     }
@@ -133,10 +136,16 @@ impl Writing<'_> {
 
     /// Whether the content of an entry that comes for the first time may come as a difference, or is to be compared.
     pub(super) fn may_differ(&self, pending: &Pending) -> bool {
-        let has_older = pending.size_bytes >= DELTA_FROM_BYTES && may_have_older(&pending.target);
+        let has_older = self.has_older(pending);
         let may_have_other = pending.size_bytes >= OTHERS_FROM_BYTES && self.looks_for_others();
         let has_candidate = has_older || may_have_other || self.may_have_sibling(pending);
         self.deltas.can_work() && pending.known.is_none() && has_candidate
+    }
+
+    /// Whether an older version may be worth a question.
+    fn has_older(&self, pending: &Pending) -> bool {
+        let from_bytes = if self.is_slow() { DELTA_FROM_BYTES } else { CUT_FROM_BYTES };
+        pending.size_bytes >= from_bytes && may_have_older(&pending.target)
     }
 
     /// The file that is likely to have much in common with one that comes, and which that is. `None` while others are looked for.
@@ -192,7 +201,7 @@ impl Writing<'_> {
 
     /// Whether there is, or was, a file that it may have much in common with; `None` while others are looked for.
     fn has_candidate(&self, pending: &Pending) -> Option<bool> {
-        let has_older = pending.size_bytes >= DELTA_FROM_BYTES && may_have_older(&pending.target);
+        let has_older = self.has_older(pending);
         let has_other = match &self.deltas.others {
             _ if !self.looks_for_others() => Some(has_older),
             Search::Over(others) => {

@@ -175,6 +175,13 @@ impl Writing<'_> {
         unpacking.filter(|_| self.packs)
     }
 
+    /// Whether the network is slow, as far as it is known, over whatever path contents come.
+    pub(super) fn is_slow(&self) -> bool {
+        let lanes = self.lanes.values().map(|lane| lane.unpacking());
+        let mut paths = self.channel.as_deref().into_iter().chain(lanes);
+        paths.all(Unpacking::is_slow)
+    }
+
     /// What the sender is to be told of `path` before it is asked over that: whether what comes may be packed.
     pub(super) fn permit(&self, path: PathId) -> Option<Message> {
         let unpacking = self.unpacking(path)?;
