@@ -200,10 +200,12 @@ fn build_dray(root: &Path) -> Result<PathBuf, String> {
     Ok(target.join("release/dray"))
 }
 
-/// The repository this program was built from: the folder above its package.
+/// The repository that cargo runs this program from, or where it was built: the folder above its package. Asked for at run time, as a target folder that
+/// two clones share holds the program that was built in one of them.
 fn repository() -> PathBuf {
-    let package = Path::new(env!("CARGO_MANIFEST_DIR"));
-    package.parent().unwrap_or(package).to_owned()
+    let package = std::env::var_os("CARGO_MANIFEST_DIR")
+        .map_or_else(|| PathBuf::from(env!("CARGO_MANIFEST_DIR")), PathBuf::from);
+    package.parent().unwrap_or(&package).to_owned()
 }
 
 fn say(text: &str) -> Result<(), String> {
