@@ -469,8 +469,9 @@ fn follow(
     has_stats: bool,
     stop: &Stop,
 ) -> Result<()> {
-    let mut is_first = true;
+    let (mut is_first, mut has_come) = (true, false);
     let mut tell = |copied: &TreeCopied, elapsed| {
+        has_come |= copied.files + copied.unchanged + copied.deleted > 0;
         let has_done = copied.files + copied.deleted + copied.failed > 0;
         if std::mem::take(&mut is_first) || has_done {
             tell_stats(copied, has_stats, telling.output);
@@ -479,7 +480,7 @@ fn follow(
     };
     match node.follow_trees(request, telling, stop, &mut tell)? {
         0 => Ok(()),
-        failed => Err(run::partly_failed(failed, true)),
+        failed => Err(run::partly_failed(failed, has_come)),
     }
 }
 

@@ -160,6 +160,12 @@ fn small_files_cost_what_changed_over_a_slow_line() {
         assert!(bytes <= most && (most < all || bytes > all), "{option:?}: {bytes} bytes on the wire");
         fs::remove_dir_all(&to).unwrap();
     }
+    let to = directory(b, "small", "copy");
+    assert!(std::process::Command::new("cp").arg("-aT").args([&older, &to]).status().unwrap().success());
+    let sync = a.dray().args(["sync", "-aW", "-e", &format!("ssh {}", b.ssh_options().join(" "))]);
+    let bytes = cost(b, sync.arg(newer.join(".")).arg(b.remote(&to)));
+    assert!(bytes > all, "sync -W: {bytes} bytes on the wire");
+    assert_same_tree(a, &newer, &to, None);
 }
 
 /// P5: a file renamed, two files that changed places, a directory moved: at most 100 kB each, both ways. The copy leaves what has

@@ -182,7 +182,8 @@ impl FarEnd {
                 let what = format!("dray on {host} was interrupted");
                 Error::new(ErrorKind::Unreachable, what).advise(GOES_ON)
             }
-            Some(code @ 129..=159) => {
+            // Before a word only what ends a process from outside: one that breaks by itself breaks again.
+            Some(code @ 129..=159) if is_heard || matches!(code, 129 | 137 | 143) => {
                 let what = format!("dray on {host}, or ssh here, was killed (signal {})", code - 128);
                 Error::new(ErrorKind::Unreachable, what).advise(GOES_ON)
             }

@@ -123,7 +123,8 @@ impl Node {
                     let doors = doors.as_ref().map(|doors| doors as &dyn Doors);
                     let writing = Writing::new(writer, names.len(), fsync, &|_| {}).with_doors(doors);
                     let writing = writing.packing(knows.packs);
-                    let is_whole = tree.flags & tree_flag::WHOLE_FILE != 0;
+                    let is_whole =
+                        tree.flags & tree_flag::WHOLE_FILE != 0 || super::sync::compares_nothing(tree);
                     let scope = scope.filter(|_| knows.deltas && !is_whole);
                     let writing =
                         writing.with_deltas(knows.deltas && !is_whole).searching(scope).landing(hears);

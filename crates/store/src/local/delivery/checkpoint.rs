@@ -12,7 +12,7 @@ use super::state::UnitMap;
 /// Units (64 MiB) that may be lost to a crash of the machine before a checkpoint begins (design decision 10).
 ///
 /// While a thread waits for the disk a killed process keeps its sockets, and what still comes into them is lost: less is written at a time, the shorter that takes.
-const UNCHECKED_UNITS_MAX: u64 = 64;
+pub(super) const UNCHECKED_UNITS_MAX: u64 = 64;
 
 #[derive(Debug)]
 pub(super) struct Marks {

@@ -9,6 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use dray_core::Oid;
 use dray_core::limits::UNIT_BYTES;
 
+use super::checkpoint::UNCHECKED_UNITS_MAX;
 use super::*;
 
 const UNITS: u64 = 10;
@@ -651,6 +652,26 @@ fn large_objects_have_checkpoints_at_once() {
         let delivery = fixture.open_sized(units * UNIT_BYTES).unwrap();
         delivery.mark_unit(0).unwrap();
         assert_eq!(lock(&delivery.shared.marks).has_thread, has_thread, "{units} units");
+    }
+}
+
+/// Design 10, P13: a checkpoint begins after 64 MiB, however long it is until the next one would: a receiver that is killed while it waits for the disk loses less.
+#[test]
+fn a_checkpoint_begins_after_so_many_units() {
+    let fixture = Fixture::new();
+    let delivery = fixture.open_sized((UNCHECKED_UNITS_MAX + 1) * UNIT_BYTES).unwrap();
+    let durable = || {
+        let marks = lock(&delivery.shared.marks);
+        (0..UNCHECKED_UNITS_MAX).any(|unit| marks.durable.contains(unit))
+    };
+    (0..UNCHECKED_UNITS_MAX - 1).for_each(|unit| delivery.mark_unit(unit).unwrap());
+    std::thread::sleep(Duration::from_millis(50));
+    assert!(!durable(), "nothing asks for one yet");
+    delivery.mark_unit(UNCHECKED_UNITS_MAX - 1).unwrap();
+    let begun = Instant::now();
+    while !durable() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no checkpoint began");
+        std::thread::sleep(Duration::from_millis(5));
     }
 }
 

@@ -20,6 +20,9 @@ use crate::Stop;
 
 /// How often a stop is looked for.
 pub(super) const STOP_INTERVAL: Duration = Duration::from_millis(100);
+/// How often all roots are looked at. The kernel tells neither of a directory above that was renamed, nor of a link to a root that leads elsewhere, nor of what was
+/// mounted over one.
+const ROOTS_INTERVAL: Duration = Duration::from_secs(1);
 /// Bytes of events that are read at once.
 const EVENTS_BYTES: usize = 64 << 10;
 
@@ -44,8 +47,8 @@ pub(super) struct Watches {
     roots: Vec<PathBuf>,
     /// What each root was when it was looked at last; `None` if it was not there.
     known: Vec<Option<(u64, u64)>>,
-    /// All of them were looked at since the last beginning.
-    has_looked: bool,
+    /// When all of them were looked at last, since the beginning.
+    looked_at: Option<Instant>,
     /// Stays on the file system of each root.
     one_file_system: bool,
     /// Not all that is there is watched.
@@ -68,7 +71,7 @@ impl Watches {
             directories: HashMap::new(),
             directories_max,
             known: vec![None; roots.len()],
-            has_looked: false,
+            looked_at: None,
             roots,
             one_file_system,
             is_stale: true,
@@ -80,7 +83,7 @@ impl Watches {
     pub(super) fn begin(&mut self, stop: &Stop) -> Result<()> {
         self.read(stop)?;
         self.has_other_roots(true);
-        self.has_looked = false;
+        self.looked_at = None;
         if std::mem::take(&mut self.is_stale) {
             // What was watched before may be elsewhere by now.
             self.queue = queue()?;
@@ -92,8 +95,7 @@ impl Watches {
         Ok(())
     }
 
-    /// Whether a root came or, if `all` are looked at, was replaced or went: the next beginning takes nothing for watched then. Of what goes and comes where something
-    /// was when it was last looked at, the kernel tells.
+    /// Whether a root came or, if `all` are looked at, was replaced or went: the next beginning takes nothing for watched then.
     fn has_other_roots(&mut self, all: bool) -> bool {
         let mut has_other = false;
         for (root, known) in
@@ -118,8 +120,11 @@ impl Watches {
             if stop.is_set() {
                 return Ok(Waited::Stopped);
             }
-            // What was replaced between the beginning's look at a root and its watch is found once.
-            let all = !std::mem::replace(&mut self.has_looked, true);
+            // At once, too: a root may have been replaced between the beginning's look at it and its watch.
+            let all = self.looked_at.is_none_or(|at| at.elapsed() >= ROOTS_INTERVAL);
+            if all {
+                self.looked_at = Some(Instant::now());
+            }
             if self.has_other_roots(all) | self.read(stop)? {
                 return Ok(Waited::Changed);
             }

@@ -378,8 +378,8 @@ impl Doomed {
         }
         let mut path = self.path.clone();
         push_name(&mut path, &name);
-        // Of files of rules that come again that was asked.
-        if let Some(told) = self.told.as_mut().filter(|_| !self.ruling.is_last()) {
+        // With files of rules there is one source, and nothing is told twice.
+        if let Some(told) = &mut self.told {
             let key = key(&path);
             if told.contains(&key) {
                 return;
@@ -495,6 +495,10 @@ impl Doomed {
                 None => {}
             }
         }
+        // Of several sources the later ones find what the first one's backups made.
+        if is_directory && orders.settings.is_backup_directory(&found) {
+            return Ok(Next::Stays);
+        }
         let is_another = match sort {
             Sort::Candidate(stamp) | Sort::Way(stamp, _) => Stamp::of(&found) != stamp,
             // Of what is inside nothing was noted; where this run put a backup, that has just been renamed.
@@ -523,9 +527,6 @@ impl Doomed {
         let is_own = self.renamed.is_some() && self.emptied.is_empty();
         if !is_own && is_switching(parent, name) {
             return Err(Error::new(ErrorKind::Refused, "another run is writing it"));
-        }
-        if orders.settings.is_backup_directory(&found) {
-            return Ok(Next::Stays);
         }
         let is_source = |sync: &SyncOptions| sync.sources.contains(&(device(&found), found.stx_ino));
         if sync.is_some_and(is_source) {

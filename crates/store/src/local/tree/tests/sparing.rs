@@ -177,6 +177,28 @@ fn the_directory_of_backups_makes_no_way() {
     assert!(to.join("bak/x").exists());
 }
 
+/// Issue 7 "--backup": the directory of the backups that one source's files made in the destination is nothing that a later source lacks.
+#[test]
+fn the_directory_of_backups_is_no_candidate_of_a_later_source() {
+    let dir = filled(&["f"]);
+    let to = dir.path().join("to");
+    let backup = BackupOptions { directory: Some(Beside::anywhere("bak".into())), suffix: Vec::new() };
+    let delete = Some(DeleteOptions::default());
+    let sync = SyncOptions { delete, backup: Some(backup), itemize: true, ..SyncOptions::default() };
+    let landing = Landing::resolve_sync(&Origin::Anywhere, &to, &[Vec::new(), Vec::new()]).unwrap();
+    let changes = Changes { sync: Some(sync), ..Changes::default() };
+    let mut writer = TreeWriter::new(landing, MINE).with_changes(changes);
+    writer.root(0, &directory(None)).unwrap();
+    put(&mut writer, &file("f", b"new"), b"new").unwrap();
+    writer.leave();
+    writer.root(1, &directory(None)).unwrap();
+    writer.leave();
+    let (deleted, failed) = finish(&mut writer);
+    assert!(deleted.is_empty() && failed.is_empty(), "{deleted:?} {failed:?}");
+    assert!(to.join("bak/f").is_file());
+    assert_eq!(tops(&to), set(&["bak", "f"]));
+}
+
 /// Rules that the files `.r` of directories have.
 fn ruled() -> SyncOptions {
     let rules = Excludes::of_rules([&b": .r"[..]].into_iter()).unwrap();

@@ -170,6 +170,35 @@ fn a_root_that_was_made_anew_is_watched() {
     assert_eq!(bed.watches.wait(NEVER, &Stop::new()).unwrap(), Waited::TimedOut);
 }
 
+/// Issue 7, "`--watch` keeps following": what the kernel tells nobody of is found all the same, once: a link to the root leads elsewhere, or a directory above it was
+/// renamed; and what changes there is told then.
+#[test]
+fn a_root_that_leads_elsewhere_is_noticed() {
+    let mut bed = Bed::new(&["current/", "above/root"], 100);
+    for release in ["one", "two"] {
+        fs::create_dir(bed.path(release)).unwrap();
+        fs::create_dir_all(bed.path(&format!("above.{release}/root"))).unwrap();
+    }
+    symlink("one", bed.path("current")).unwrap();
+    fs::rename(bed.path("above.one"), bed.path("above")).unwrap();
+    let tells_once = |bed: &mut Bed, change: &dyn Fn(&Bed)| {
+        assert!(bed.tells(change));
+        bed.watches.begin(&Stop::new()).unwrap();
+        let longer = 2 * ROOTS_INTERVAL;
+        assert_eq!(bed.watches.wait(longer, &Stop::new()).unwrap(), Waited::TimedOut, "it is told once");
+    };
+    tells_once(&mut bed, &|bed| {
+        symlink("two", bed.path("next")).unwrap();
+        fs::rename(bed.path("next"), bed.path("current")).unwrap();
+    });
+    assert!(bed.tells(|bed| fs::write(bed.path("two/a"), b"1").unwrap()));
+    tells_once(&mut bed, &|bed| {
+        fs::rename(bed.path("above"), bed.path("above.old")).unwrap();
+        fs::rename(bed.path("above.two"), bed.path("above")).unwrap();
+    });
+    assert!(bed.tells(|bed| fs::write(bed.path("above/root/a"), b"1").unwrap()));
+}
+
 /// A directory that may be looked at later is watched from then on, and no link that takes the place of one leads out.
 #[test]
 fn what_may_be_looked_at_later_is_watched() {
