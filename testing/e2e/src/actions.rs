@@ -34,6 +34,11 @@ impl Share {
         Share { process, ticket }
     }
 
+    /// The same of one that may refuse: how it ended then.
+    pub fn try_of(process: Running) -> Result<Share, Outcome> {
+        if process.wait_until_line() { Ok(Share::of(process)) } else { Err(process.wait()) }
+    }
+
     /// The ticket, taken apart.
     pub fn parsed(&self) -> Ticket {
         self.ticket.parse().unwrap_or_else(|error| panic!("{error}: {:?}", self.ticket))

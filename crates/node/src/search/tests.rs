@@ -278,29 +278,31 @@ fn is_waiting_told() -> bool {
 /// finds all. The kernel's figures are the real ones.
 #[test]
 fn a_search_rests_where_the_transfer_waits_for_a_processor() {
+    const LARGE: usize = 6 * SIZE;
     if !is_waiting_told() {
         return;
     }
     let dir = tempfile::tempdir().unwrap();
-    let data = bytes(SIZE, 11);
+    // So much that it is not read before anybody can have waited.
+    let data = bytes(LARGE, 11);
     fs::write(dir.path().join("image"), &data).unwrap();
     let all = keys(&data);
     for works_for_it in [true, false] {
-        let target = target("image", SIZE);
+        let target = target("image", LARGE);
         let search = DiskSearch::begin(scope(dir.path(), dir.path()), target, SearchPolicy::Cost).unwrap();
         let (pressure, is_over) = (Arc::new(Pressure::default()), Arc::new(AtomicBool::new(false)));
         let workers = work(works_for_it.then_some(&pressure), &is_over);
         search.attend(pressure);
-        search.find(&all, SIZE as u64);
+        search.find(&all, LARGE as u64);
         let begun = Instant::now();
-        while search.rests() == 0 && search.read_bytes() < SIZE as u64 {
+        while search.rests() == 0 && search.read_bytes() < LARGE as u64 {
             assert!(begun.elapsed() < LONG, "{} bytes were read", search.read_bytes());
             thread::sleep(Duration::from_millis(1));
         }
         is_over.store(true, Ordering::Relaxed);
         workers.into_iter().for_each(|worker| worker.join().unwrap());
         assert_eq!(search.rests() > 0, works_for_it);
-        assert_eq!(found(&search, &all, SIZE), all.len());
+        assert_eq!(found(&search, &all, LARGE), all.len());
     }
 }
 

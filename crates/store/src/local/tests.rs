@@ -2,6 +2,7 @@
 //! records are rewritten to say so.
 
 use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
 
 use dray_core::hash_tree::Subtree;
 use dray_core::store::Standing;
@@ -138,6 +139,26 @@ fn what_could_not_be_kept_can_be_kept_later() {
         assert_eq!(std::fs::read_dir(dir.path().join("tmp")).unwrap().count(), 0);
         assert_eq!(paths.data.exists(), !is_given_up);
     }
+}
+
+/// S6: bytes that another program cut before they had their name are no object, and that is told; nothing is recorded of them.
+#[test]
+fn what_was_cut_while_it_was_written_is_not_kept() {
+    let dir = tempfile::tempdir().unwrap();
+    let store = settled(dir.path());
+    let mut writer = store.take_in().unwrap();
+    writer.write(&dray_testkit::sample::bytes(SIZE, 11)).unwrap();
+    let mut incoming = writer.finish().unwrap();
+    let paths = store.place.object(&incoming.oid());
+    let temporary = std::fs::read_dir(dir.path().join("tmp")).unwrap().map(|entry| entry.unwrap().path());
+    let is_data = |path: &PathBuf| std::fs::metadata(path).unwrap().len() == SIZE as u64;
+    let data: Vec<PathBuf> = temporary.filter(is_data).collect();
+    assert_eq!(data.len(), 1, "{data:?}");
+    File::options().write(true).open(&data[0]).unwrap().set_len(SIZE as u64 - 1).unwrap();
+    let error = incoming.keep().unwrap_err();
+    assert!(error.kind() == ErrorKind::Damaged && error.to_string().contains("was cut"), "{error}");
+    drop(incoming);
+    assert!(!paths.record.exists() && !paths.data.exists());
 }
 
 /// S6: an outboard that is damaged while its object is open is told from damaged data, and built again.
