@@ -408,9 +408,7 @@ pub(crate) fn fail_partly(copied: &TreeCopied) -> Result<()> {
     if copied.failed == 0 {
         return Ok(());
     }
-    // Directories and links are not counted: where no file is, nobody knows of a rest.
-    let has_come = copied.files + copied.unchanged + copied.deleted > 0;
-    let failed = partly_failed(copied.failed, has_come);
+    let failed = partly_failed(copied.failed, copied.has_come());
     Err(match copied.made_destination {
         // The run came to its end, so the rule of scp counts again.
         true => failed.advise(

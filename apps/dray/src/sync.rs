@@ -471,7 +471,7 @@ fn follow(
 ) -> Result<()> {
     let (mut is_first, mut has_come) = (true, false);
     let mut tell = |copied: &TreeCopied, elapsed| {
-        has_come |= copied.files + copied.unchanged + copied.deleted > 0;
+        has_come |= copied.has_come();
         let has_done = copied.files + copied.deleted + copied.failed > 0;
         if std::mem::take(&mut is_first) || has_done {
             tell_stats(copied, has_stats, telling.output);

@@ -107,15 +107,14 @@ fn update(bench: &mut Bench, pair: &Pair, place: &Place<'_>, software: &Software
         Ok(paths) => paths,
         Err(why) => return bench.miss(place, "all", "the package", &why),
     };
-    let all: &[Updater] = match (software.is_tree, software.from) {
-        (true, _) => &Updater::OF_TREES,
-        // As a whole it is far from anything else.
-        (false, Publisher::Installed) => &Updater::OF_IMAGES,
-        (false, _) => &Updater::OF_OBJECTS,
-    };
+    let mut all = if software.is_tree { Updater::OF_TREES.to_vec() } else { Updater::OF_OBJECTS.to_vec() };
+    // A tree, or the image of a disk, is too large to be sent whole in each round.
+    if !software.is_tree && software.from != Publisher::Installed {
+        all.push(Updater::WholeRsyncZ);
+    }
     prepare(bench, &paths[1])?;
     bench.rounds(1, bench.pairs(), |bench, round| {
-        bench.in_turn(place, all, round, |bench, turn| one(bench, pair, place, &paths, turn))
+        bench.in_turn(place, &all, round, |bench, turn| one(bench, pair, place, &paths, turn))
     })?;
     for below in
         ["far/in/store.castr", "far/in/new.caibx", "far/in/new.caidx", "far/in/new.zsync", "far/in/new"]
@@ -146,7 +145,7 @@ enum Updater {
 impl Updater {
     const OF_TREES: [Updater; 5] =
         [Updater::DraySync, Updater::DraySyncZ, Updater::RsyncZ, Updater::RsyncZl19, Updater::Casync];
-    const OF_IMAGES: [Updater; 7] = [
+    const OF_OBJECTS: [Updater; 7] = [
         Updater::DrayGet,
         Updater::DrayCp,
         Updater::DrayCpZ,
@@ -154,16 +153,6 @@ impl Updater {
         Updater::RsyncZl19,
         Updater::Casync,
         Updater::Zsync,
-    ];
-    const OF_OBJECTS: [Updater; 8] = [
-        Updater::DrayGet,
-        Updater::DrayCp,
-        Updater::DrayCpZ,
-        Updater::RsyncZ,
-        Updater::RsyncZl19,
-        Updater::Casync,
-        Updater::Zsync,
-        Updater::WholeRsyncZ,
     ];
 }
 

@@ -157,6 +157,11 @@ impl TreeCopied {
         }
     }
 
+    /// Whether any file came, was right already, or was deleted; directories and links are not counted.
+    pub fn has_come(&self) -> bool {
+        self.files + self.unchanged + self.deleted > 0
+    }
+
     fn add(&mut self, other: &TreeCopied) {
         self.entries += other.entries;
         self.files += other.files;
@@ -413,7 +418,7 @@ impl<'a> Holding<'a> {
 
     /// The copy is over.
     fn end(&self, copied: &TreeCopied) -> Result<()> {
-        let has_come = copied.files + copied.unchanged + copied.deleted > 0;
+        let has_come = copied.has_come();
         let unmade = lock(&self.unmade).first().cloned();
         if let Some((path, kind, reason)) = unmade.filter(|_| !has_come) {
             self.release();

@@ -144,8 +144,10 @@ impl Writing<'_> {
 
     /// Whether an older version may be worth a question.
     fn has_older(&self, pending: &Pending) -> bool {
-        let from_bytes = if self.is_slow() { DELTA_FROM_BYTES } else { CUT_FROM_BYTES };
-        pending.size_bytes >= from_bytes && may_have_older(&pending.target)
+        let size_bytes = pending.size_bytes;
+        // Of most files their size decides, and nobody has to be asked.
+        may_have_older(&pending.target)
+            && (size_bytes >= CUT_FROM_BYTES || (size_bytes >= DELTA_FROM_BYTES && self.is_slow()))
     }
 
     /// The file that is likely to have much in common with one that comes, and which that is. `None` while others are looked for.

@@ -108,8 +108,8 @@ pub(in super::super) fn is_held(parent: &Directory, name: &[u8], found: &Statx) 
 /// Removes what was made for the place of a directory that does not make way. A file of one name counted as copied until now: of one of several names nobody knows under which
 /// it came.
 pub(super) fn remove_made(settings: &Settings, parent: &Directory, made: &Temporary) {
-    let is_file = |found: &Statx| file_type(found) == FileType::RegularFile && found.stx_nlink == 1;
-    if parent.stat(made).is_ok_and(|found| is_file(&found)) {
+    let found = parent.stat(made);
+    if found.is_ok_and(|found| file_type(&found) == FileType::RegularFile && found.stx_nlink == 1) {
         settings.unplaced.set(settings.unplaced.get() + 1);
     }
     let _ = rustix::fs::unlinkat(parent, &made[..], AtFlags::empty());
