@@ -50,16 +50,18 @@ pub(crate) fn directory_id(text: &str) -> Result<Option<DirectoryId>> {
     Ok(directory(text)?.map(|ticket| ticket.id))
 }
 
-/// True for what can hardly be anything but a ticket, where a host called `dray` may be meant, too.
+/// True for what can hardly be anything but a ticket, or the first part of one, where a host called `dray` may be meant, too.
 pub(crate) fn may_be_ticket(text: &str) -> bool {
     /// Fewer characters than any ticket has.
     const CHARS_MIN: usize = 60;
+    /// What all of them have behind the number of their fields: versions of ticket and protocol.
+    const BEGINNING: &str = "ABAQEC";
     let plain = unwrap(text);
     let rest = plain.strip_prefix(TICKET_PREFIX).unwrap_or_default();
     // A path, as advice has it written.
     let is_path = text.starts_with(['.', '/']);
     !is_path
-        && rest.len() >= CHARS_MIN
+        && (rest.len() >= CHARS_MIN || rest.get(2..).is_some_and(|rest| rest.starts_with(BEGINNING)))
         && rest.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
 }
 
@@ -121,6 +123,29 @@ mod tests {
             expires_unix_s: None,
             hints: Vec::new(),
             repeated_permille: 0,
+        }
+    }
+
+    /// Half a ticket is none of a host called `dray`: whatever of it is left, and whatever stands behind that.
+    #[test]
+    fn a_part_of_a_ticket_is_known_as_one() {
+        let id: DirectoryId = format!("directory:{}", "07".repeat(32)).parse().unwrap();
+        let shared =
+            DirectoryTicket { protocol: 1, id, secret: None, expires_unix_s: None, hints: Vec::new() };
+        let secret = Some(dray_core::rights::Secret::from_bytes([9; 16]));
+        let private = Ticket { secret, expires_unix_s: Some(1), repeated_permille: 3, ..ticket() };
+        for whole in [ticket().to_text().unwrap(), private.to_text().unwrap(), shared.to_text().unwrap()] {
+            for len in 13..whole.len() {
+                assert!(may_be_ticket(&whole[..len]), "{}", &whole[..len]);
+                assert!(may_be_ticket(&format!("{}...", &whole[..len])));
+                assert!(directory(&whole[..len]).is_err());
+            }
+            assert!(!may_be_ticket(&format!("./{whole}")));
+        }
+        for path in
+            ["dray:backup", "dray:ABAQEC", "dray:my_backup_of_everything_2026", "dray:/srv/pwABAQEC", "dray:"]
+        {
+            assert!(!may_be_ticket(path), "{path}");
         }
     }
 

@@ -388,6 +388,7 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
         atomic: arguments.atomic,
         timeout_s: arguments.further.timeout,
         confirm: None,
+        mounts: None,
         fake_super: arguments.further.fake_super,
         in_place: arguments.further.inplace,
         // As with rsync, what came of a file that is changed is not lost.

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use dray_e2e::actions::{NOBODY, await_no_dray};
 use dray_e2e::data;
-use dray_e2e::live::sync as sync_ticket;
+use dray_e2e::live::{sync as sync_ticket, tool};
 use dray_e2e::twins::{LONG, Way, case, going, sync, time, write};
 use dray_e2e::{Host, Lab, Outcome, gate};
 use rustix::process::{Pid, Signal, kill_process};
@@ -965,4 +965,81 @@ fn a_file_of_a_lower_layer_is_changed() {
     let program = a.program("unshare").args(["-m", "sh", "-c", script]).arg(gate::dray_binary());
     let outcome = program.arg(&place).arg(&source).run().expect(0);
     assert_eq!(outcome.stdout_text(), "f\nf~\nnew bytesold");
+}
+
+/// Issue 7 "full-disk runs leave every file either old or new", S86: also a file that is changed, which grows, or gets bytes where it has holes; of a full disk nothing more is taken, and once there is
+/// room the same command changes it.
+#[test]
+fn a_full_disk_leaves_the_old_file() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let source = a.directory("source");
+    let [old, new] = [1, 2].map(|seed| data::random_bytes(8 << 20, seed));
+    for kind in ["tmpfs", "ext4", "xfs"] {
+        let place = a.directory(kind);
+        let size = 320 << 20;
+        if kind == "tmpfs" {
+            tool(&["mount", "-t", "tmpfs", "tmpfs", place.to_str().unwrap()]);
+        } else {
+            let image = a.file(format!("{kind}.img"));
+            fs::File::create(&image).unwrap().set_len(size).unwrap();
+            let reserved: &[&str] = if kind == "ext4" { &["-F", "-m", "0"] } else { &[] };
+            let make = format!("mkfs.{kind}");
+            tool(&[&[make.as_str(), "-q"], reserved, &[image.to_str().unwrap()]].concat());
+            tool(&["mount", "-o", "loop", image.to_str().unwrap(), place.to_str().unwrap()]);
+        }
+        let copy = place.join("copy");
+        for (name, holes) in [("grows", 0..0), ("filled", 2 << 20..6 << 20)] {
+            let old = if holes.is_empty() { &old[..4 << 20] } else { &old };
+            write(&source.join(name), &new, 0);
+            write(&copy.join(name), old, -100);
+            let there = fs::File::options().write(true).open(copy.join(name)).unwrap();
+            if !holes.is_empty() {
+                there.set_len(holes.start as u64).unwrap();
+                there.set_len(old.len() as u64).unwrap();
+                there.write_all_at(&old[holes.end..], holes.end as u64).unwrap();
+                there.set_modified(time(-100)).unwrap();
+            }
+            let before = fs::read(copy.join(name)).unwrap();
+            let seen = || {
+                let found = fs::metadata(copy.join(name)).unwrap();
+                (found.ino(), found.len(), found.blocks(), found.mtime(), found.mode())
+            };
+            there.sync_all().unwrap();
+            let was = seen();
+            // Room for what comes beside it, and for no more than a quarter of what it is to get.
+            let ballast = fs::File::create(place.join("ballast")).unwrap();
+            let free = || {
+                let found = rustix::fs::statvfs(&place).unwrap();
+                found.f_bavail * found.f_frsize
+            };
+            if kind == "tmpfs" {
+                let taken = rustix::fs::statvfs(&place).map(|it| (it.f_blocks - it.f_bfree) * it.f_frsize);
+                let size = format!("remount,size={}", taken.unwrap() + (9 << 20));
+                tool(&["mount", "-o", &size, place.to_str().unwrap()]);
+            } else {
+                let flags = rustix::fs::FallocateFlags::empty();
+                rustix::fs::fallocate(&ballast, flags, 0, free() - (9 << 20)).unwrap();
+            }
+            let room = free();
+            let run = || a.dray().args(["sync", "-a", "--inplace"]).arg(source.join(name)).arg(&copy).run();
+            for _ in 0..2 {
+                let said = run().expect(7);
+                assert!(said.stderr_text().contains("stays as it was"), "{kind} {name}: {said}");
+                assert!(fs::read(copy.join(name)).unwrap() == before, "{kind} {name}: {said}");
+                assert_eq!(seen(), was, "{kind} {name}: {said}");
+                assert!(free() + (64 << 10) > room, "{kind} {name}: {} of {room}", free());
+            }
+            assert_eq!(data::names(&copy), [name], "{kind}");
+            drop(ballast);
+            fs::remove_file(place.join("ballast")).unwrap();
+            if kind == "tmpfs" {
+                tool(&["mount", "-o", "remount,size=64m", place.to_str().unwrap()]);
+            }
+            run().expect(0);
+            assert!(fs::read(copy.join(name)).unwrap() == new, "{kind} {name}");
+            assert_eq!((seen().0, seen().1), (was.0, new.len() as u64), "{kind} {name}");
+            fs::remove_file(copy.join(name)).unwrap();
+        }
+    }
 }

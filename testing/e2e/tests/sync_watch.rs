@@ -161,6 +161,52 @@ fn an_unmounted_source_deletes_nothing() {
     }
 }
 
+/// The same where a disk came and went while a run read it: nobody else knows that it was there.
+#[test]
+fn what_was_read_of_a_disk_that_went_is_not_deleted() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let other = a.directory("other");
+    let hands = ["one".to_owned()].into_iter().chain((2..400).map(|number| format!("f{number}")));
+    hands.for_each(|name| fs::write(other.join(name), b"1\n").unwrap());
+    for what in ["-t tmpfs drayman", "--bind OTHER"] {
+        let what = what.replace("OTHER", &other.display().to_string());
+        let (source, copy) = (a.directory("source"), a.file("copy"));
+        // What is copied before the disk, and after it, takes a while each.
+        for name in ["a", "z"] {
+            data::write_random(&source.join(name), MIB / 2, 1);
+        }
+        for number in 0..3000 {
+            let directory = source.join(format!("b{}", number % 3));
+            fs::create_dir_all(&directory).unwrap();
+            fs::write(directory.join(number.to_string()), b"1").unwrap();
+        }
+        fs::create_dir(source.join("m")).unwrap();
+        let script = format!(
+            "{dray} sync -a -W --delete --watch --bwlimit=400k {source}/ {copy} & followed=$!\n\
+             until diff -r {source} {copy} >/dev/null 2>&1; do sleep 0.05; done\n\
+             tr x y <{source}/a >{source}/a.new; mv {source}/a.new {source}/a\n\
+             tr x y <{source}/z >{source}/z.new; mv {source}/z.new {source}/z\n\
+             until ls -l /proc/$followed/fd /proc/$followed/task/*/cwd 2>/dev/null | grep -q {source}/a; do :; done\n\
+             mount {what} {source}/m || exit 99\n\
+             [ -e {source}/m/one ] || echo 1 > {source}/m/one\n\
+             until [ -e {copy}/m/one ]; do sleep 0.05; done\n\
+             until umount {source}/m 2>/dev/null; do sleep 0.05; done\n\
+             sleep 2; echo 3 > {source}/three; wait $followed",
+            dray = dray_e2e::gate::dray_binary().display(),
+            source = source.display(),
+            copy = copy.display(),
+        );
+        let said = a.program("sh").args(["-c", &script]).time_limit(Duration::from_secs(60)).run();
+        assert_eq!(fs::read(copy.join("m/one")).unwrap_or_default(), b"1\n", "{what} {said}");
+        assert_eq!(said.code(), Some(4), "{what} {said}");
+        assert!(said.stderr_text().contains("nothing is deleted"), "{said}");
+        for top in [&source, &copy] {
+            fs::remove_dir_all(top).unwrap();
+        }
+    }
+}
+
 /// The same where it went while a run was on its way: between its look at what is mounted and that at the source ssh is started. Another disk that is there when the source is read is
 /// not the one that was followed.
 #[test]

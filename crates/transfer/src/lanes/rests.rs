@@ -7,11 +7,8 @@ use dray_core::{Error, ErrorKind, Result};
 
 use super::lane::{Filling, Got, HANDLE, Lane, closed};
 use super::{Inner, Queued, SumsAsked};
-use crate::packing::Unpacker;
+use crate::packing::{PLAIN_BYTES_MAX, Unpacker};
 use crate::transport::push_control;
-
-/// So much comes as it is before other lanes ask, too.
-const PLAIN_BYTES_MAX: u64 = 2 << 20;
 
 impl Lane<'_> {
     fn has_agreed(&self, feature: &str) -> bool {

@@ -19,6 +19,9 @@ pub(crate) use path::PathMeter;
 pub(crate) use stream::Stream;
 pub(crate) use unpacker::Unpacker;
 
+/// So much that comes as it is says that packing does not pay, where it did before: the receiver asks over other paths, too.
+pub(crate) const PLAIN_BYTES_MAX: u64 = 2 << 20;
+
 /// Bytes of memory that packing takes in this process, and streams that are unpacked.
 pub(crate) fn reserved() -> (usize, usize) {
     (stream::MEMORY.load(Ordering::Relaxed), unpacker::STREAMS.load(Ordering::Relaxed))

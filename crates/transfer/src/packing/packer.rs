@@ -6,14 +6,17 @@ use std::time::Duration;
 use dray_core::frame::PACKED_HEAD_BYTES;
 use dray_core::limits::DATA_FRAME_BYTES_MAX;
 
+use super::PLAIN_BYTES_MAX;
 use super::stream::Stream;
 
 /// Of a thousand bytes, what packing must leave at most to be worth it.
 const PAYS_BELOW_PERMILLE: usize = 960;
 /// Less says nothing about what comes next.
 const JUDGED_BYTES_MIN: usize = 4096;
-/// Pieces in a row that pass as they are, at most, before one is tried again.
+/// Pieces in a row that pass as they are, at most, before one is tried again, and their bytes: a receiver is not to take what lies between two looks for data that does
+/// not compress.
 const SKIPPED_MAX: u32 = 32;
+const SKIPPED_BYTES_MAX: u64 = PLAIN_BYTES_MAX / 4;
 /// So many in a row are no chance: what comes does not compress, and it is tried beside the stream.
 const TRIED_FROM: u32 = 4;
 /// The level of that: the cheapest.
@@ -26,8 +29,9 @@ pub(crate) struct Packer {
     stream: Stream,
     /// A packed frame's body.
     body: Vec<u8>,
-    /// Pieces that pass as they are, and how many will next time.
+    /// Pieces that pass as they are, if they have no more bytes than these, and how many will next time.
     skips: u32,
+    skip_bytes: u64,
     next_skips: u32,
 }
 
@@ -35,7 +39,7 @@ impl Packer {
     /// An empty stream; `None` if there is no memory for it.
     pub(crate) fn new() -> io::Result<Option<Packer>> {
         let stream = Stream::new()?;
-        Ok(stream.map(|stream| Packer { stream, body: Vec::new(), skips: 0, next_skips: 1 }))
+        Ok(stream.map(|stream| Packer { stream, body: Vec::new(), skips: 0, skip_bytes: 0, next_skips: 1 }))
     }
 
     /// The body of a packed frame that stands for `data`, at most [`DATA_FRAME_BYTES_MAX`] less a little; `None` if it is better
@@ -67,8 +71,9 @@ impl Packer {
         if bytes == 0 || bytes + bytes / 128 + SLACK_BYTES > DATA_FRAME_BYTES_MAX {
             return true;
         }
-        if self.skips > 0 {
+        if self.skips > 0 && self.skip_bytes > 0 {
             self.skips -= 1;
+            self.skip_bytes = self.skip_bytes.saturating_sub(bytes as u64);
             return true;
         }
         self.stream.is_off(bytes as u64)
@@ -94,6 +99,7 @@ impl Packer {
             self.next_skips = 1;
         } else {
             self.skips = self.next_skips;
+            self.skip_bytes = SKIPPED_BYTES_MAX;
             self.next_skips = (self.next_skips * 2).min(SKIPPED_MAX);
         }
         pays
@@ -178,6 +184,22 @@ mod tests {
         }
         assert!(told >= text.len() / 4, "{told} bytes were tried again");
         assert!(again < told / 10, "{again} bytes for {told} that were said before");
+    }
+
+    /// P6, ADR 28: what compresses after much that does not is found before the receiver asks over other paths, too, where each would know only a part of what came; a bound in
+    /// pieces alone was just as much.
+    #[test]
+    fn what_compresses_again_is_found_in_time() {
+        for piece in [4 << 10, 64 << 10, 240 << 10] {
+            let mut packer = new();
+            steady(&mut packer);
+            for _ in 0..(8 << 20) / piece {
+                packer.pack(&noise(piece)).unwrap();
+            }
+            let text = text(piece);
+            let passed = (0..100).take_while(|_| packer.pack(&text).unwrap().is_none()).count() * piece;
+            assert!((passed as u64) < PLAIN_BYTES_MAX / 2, "{passed} bytes in pieces of {piece}");
+        }
     }
 
     /// ADR 28: how long it took until something was packed again says nothing of the path: what passed meanwhile was not packed.

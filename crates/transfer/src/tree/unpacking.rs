@@ -9,12 +9,11 @@ use dray_core::limits::DATA_FRAME_BYTES_MAX;
 use dray_core::{Error, ErrorKind, Result};
 
 use super::lanes::guard;
-use crate::packing::{PathMeter, Unpacker};
+use crate::packing::{PLAIN_BYTES_MAX, PathMeter, Unpacker};
 
 /// What of a frame may have come together with its head, and says nothing of the path.
 const WITH_HEAD_BYTES: u64 = 16 << 10;
-/// So much that comes as it is says that packing does not pay; less where it never did.
-const PLAIN_BYTES_MAX: u64 = 2 << 20;
+/// Like [`PLAIN_BYTES_MAX`], where packing never paid.
 const PLAIN_FIRST_BYTES_MAX: u64 = 512 << 10;
 
 /// What is known of one path over which contents come, by the thread that reads it and by the sink, which says whether data may come packed.

@@ -132,6 +132,7 @@ pub(super) fn digest_options(tree: &Tree, names: &[Vec<u8>]) -> Option<DigestOpt
         groups: has(tree_flag::OWNERS) && keeps(sync_flag::GROUPS),
         numeric_ids: has(tree_flag::NUMERIC_IDS),
         xattrs: has(tree_flag::XATTRS).then(|| sync::attributes(tree)),
+        mounts: None,
         guard: None,
     })
 }

@@ -6,7 +6,8 @@
 //! directories ([`WATCHED_DIRECTORIES_MAX`], or its own limit), every [`LOOK_INTERVAL`].
 //!
 //! A source whose disk is unmounted looks like one that is empty. So each copy begins only if the sources lie on the file systems on
-//! which they lay at first and nothing was unmounted below them, and deletes only if that is still so when it has read them to their end.
+//! which they lay at first and nothing was unmounted below them, and deletes only if that is still so when it has read them to their end, and all is there of which it
+//! read something.
 
 mod grounds;
 mod watches;
@@ -85,6 +86,7 @@ impl Node {
         if let Some(sync) = request.options.sync.as_mut().filter(|sync| sync.delete) {
             // A copy may begin long before it looks at the sources: a login is between.
             let (grounds, roots) = (Arc::clone(&grounds), roots.clone());
+            sync.mounts = Some(lock(&grounds).read_mounts());
             sync.confirm = Some(Confirm::new(move || lock(&grounds).confirm(&roots)));
         }
         let mut changes = Changes::of(&roots, one_file_system, observer);

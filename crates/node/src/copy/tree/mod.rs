@@ -272,6 +272,7 @@ fn walk_options(tree: &Tree, names: &[Vec<u8>]) -> Result<WalkOptions> {
         tells_vanished: tree.sync.is_some(),
         prunes_empty: sync::has(tree, sync_flag::PRUNE_EMPTY),
         chosen: None,
+        mounts: None,
         guard: None,
         fake: sync::fake_super(tree, CopyRole::Send),
     })

@@ -15,7 +15,7 @@ use dray_core::message::{
 };
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::negotiate;
-use dray_store::local::tree::{Landing, Origin, Preview, TreeWriter};
+use dray_store::local::tree::{DigestOptions, Landing, Origin, Preview, TreeWriter};
 use dray_transfer::transport::{Channel, PipeChannel, RateLimit, push_control};
 use dray_transfer::tree::{Removes, TreeSource, send, take};
 
@@ -68,7 +68,8 @@ impl Node {
         let may_be_renamed = may_be_renamed(&names, must_be_directory, is_sync);
         let known = if may_be_renamed { source_here(self, &sources[0]) } else { Vec::new() };
         tree.origin = known.first().map(|known| Box::new((*known).into()));
-        let digests = digest_options(&tree, &names);
+        let mounts = options.sync.as_ref().and_then(|sync| sync.mounts.clone());
+        let digests = digest_options(&tree, &names).map(|it| DigestOptions { mounts, ..it });
         tree.digests = digests.is_some().then_some(true);
         let (mut far, channel) = FarEnd::start(Some(host), &options.ssh, observer, stop)?;
         let mut preface = Vec::new();

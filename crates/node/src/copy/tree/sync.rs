@@ -20,7 +20,7 @@ use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::boot_id;
 use dray_store::local::tree::{
     Above, AttributeSort, BackupOptions, BasisOptions, BasisUse, Beside, Chosen, DeleteOptions, Done,
-    Excludes, FakeSuper, Landing, Origin, SyncOptions as StoreOptions, WalkOptions,
+    Excludes, FakeSuper, Landing, Origin, ReadMounts, SyncOptions as StoreOptions, WalkOptions,
 };
 
 use super::{TreeOptions, landing_name, removal, whole};
@@ -105,6 +105,8 @@ pub struct SyncOptions {
     pub chosen: Option<Arc<Chosen>>,
     /// Asked before anything is deleted, where the sources are read here for a run that is not dry. [`crate::Node::follow_trees`] sets its own.
     pub confirm: Option<Confirm>,
+    /// Is told of the mounts that something of the sources is read of, where that is here. [`crate::Node::follow_trees`] sets its own.
+    pub mounts: Option<Arc<ReadMounts>>,
 }
 
 /// Asked when every source was read to its end, before anything is deleted: with an error nothing is, and that is told as one of `.`.
@@ -342,7 +344,8 @@ pub(super) fn fake_super(tree: &Tree, role: CopyRole) -> FakeSuper {
 
 /// How the sender walks, told what is chosen.
 pub(super) fn walk_chosen(walk: WalkOptions, options: &TreeOptions) -> WalkOptions {
-    WalkOptions { chosen: options.sync.as_ref().and_then(|sync| sync.chosen.clone()), ..walk }
+    let Some(sync) = &options.sync else { return walk };
+    WalkOptions { chosen: sync.chosen.clone(), mounts: sync.mounts.clone(), ..walk }
 }
 
 /// True if a list follows `tree`: a far end that sends is told of it.

@@ -27,6 +27,7 @@ use super::look::is_overlay;
 use super::opened::OpenDirectory;
 use super::place::{FileTarget, Identity, Kept, NewFile, Now, identity_of, times_of};
 use super::removing::mark_changed;
+use super::reserving::{keep_time, reserve};
 use super::settings::{Settings, mtime_of};
 use super::temporary::{self, Temporary};
 use super::write::file_type;
@@ -422,7 +423,11 @@ impl FileTarget {
         let is_readable = there.is_readable && !(is_durable && begun.is_left);
         let from = new.file().try_clone().map_err(|error| Error::file("read what came", error))?;
         let naming = RefCell::new(&mut new);
-        let before = || self.begin_to_write(existing, &there, &mut naming.borrow_mut(), &begun, mode);
+        let before = || {
+            self.reserve(&there, &from, size_bytes)?;
+            let begun = self.begin_to_write(existing, &there, &mut naming.borrow_mut(), &begun, mode);
+            begun.inspect_err(|_| keep_time(&there.file, &there.found))
+        };
         let over =
             Over { before: &before, ..Over::new(&there.file, there.found.stx_size, is_readable, &check) };
         over.bring(&from, size_bytes).map_err(|error| match over.has_begun.get() || begun.is_left {
@@ -477,6 +482,14 @@ impl FileTarget {
             self.require_there(existing)?;
         }
         Ok(begun)
+    }
+
+    /// See [`reserve`].
+    fn reserve(&self, there: &Open, new: &File, size_bytes: u64) -> Result<()> {
+        let directory = &self.directory;
+        let device = (there.found.stx_dev_major, there.found.stx_dev_minor);
+        let beside = (device == directory.device).then_some(&directory.directory);
+        reserve(&there.file, &there.found, new, size_bytes, beside)
     }
 
     /// Right before the first byte is written, and not for a file that is only compared: it is said to be neither old nor new, and from now on nobody opens it who may not have all of it.

@@ -25,6 +25,7 @@ use super::fake::{self, FakeSuper};
 use super::filter::{Asked, Local};
 use super::guard::Guard;
 use super::listing::Listing;
+use super::mounts::{MountNotes, ReadMounts};
 use super::origin::Origin;
 use super::place::{Identity, identity_of};
 use super::prune::Pruning;
@@ -67,6 +68,8 @@ pub struct WalkOptions {
     pub prunes_empty: bool,
     /// Of each source only what the list names, and the directories on the way there. Then `recursive` is for those that the list names.
     pub chosen: Option<Arc<Chosen>>,
+    /// Is told of the mounts that something is read of.
+    pub mounts: Option<Arc<ReadMounts>>,
     /// The tree is read for others than its user.
     pub guard: Option<Guard>,
     /// Entries are what their attributes say.
@@ -214,6 +217,7 @@ pub struct Walker {
     state: Option<FileState>,
     /// The file system from which entries may go that was looked at last.
     told_device: Option<(u32, u32)>,
+    mounts: MountNotes,
 }
 
 impl Walker {
@@ -230,6 +234,7 @@ impl Walker {
                 fakes: false,
             },
             telling: fake::Telling::default(),
+            mounts: MountNotes::new(options.mounts.clone()),
             options,
             levels: Vec::new(),
             path: Vec::new(),
@@ -397,19 +402,19 @@ impl Walker {
             if self.is_excluded(true) {
                 return Ok(Walked::Missing);
             }
-            let found = directory.stat_self().map_err(failed)?;
+            let found = directory.stat_self_for(self.mounts.facts()).map_err(failed)?;
             self.telling = fake::Telling::new(self.options.fake, &directory);
             return self.enter(None, directory, &found, self.whole(), self.options.directories);
         };
         let parent = self.parent(parent)?;
         let name = name.as_bytes().to_vec();
-        let found = parent.stat(&name).map_err(failed)?;
+        let found = parent.stat_for(&name, self.mounts.facts()).map_err(failed)?;
         if self.is_excluded(file_type(&found) == FileType::Directory) {
             return Ok(Walked::Missing);
         }
         if file_type(&found) == FileType::Directory {
             let directory = parent.child(&name).map_err(not_entered)?;
-            let found = directory.stat_self().map_err(failed)?;
+            let found = directory.stat_self_for(self.mounts.facts()).map_err(failed)?;
             self.telling = fake::Telling::new(self.options.fake, &directory);
             return self.enter(None, directory, &found, self.whole(), false);
         }
@@ -493,7 +498,7 @@ impl Walker {
                 }
                 directory => directory.map_err(not_entered)?,
             };
-            let found = directory.stat_self().map_err(failed)?;
+            let found = directory.stat_self_for(self.mounts.facts()).map_err(failed)?;
             if self.options.guard.as_ref().is_some_and(|guard| guard.spares(&found)) {
                 return self.not_shared(parent, name, FileType::Directory);
             }
@@ -522,7 +527,10 @@ impl Walker {
     }
 
     fn look(&self, parent: &Directory, name: &[u8]) -> io::Result<Statx> {
-        if self.options.guard.is_some() { parent.stat_unmounted(name) } else { parent.stat(name) }
+        match self.options.guard.is_some() {
+            true => parent.stat_unmounted(name),
+            false => parent.stat_for(name, self.mounts.facts()),
+        }
     }
 
     /// Whether the entry at hand is to be left out.
@@ -583,6 +591,9 @@ impl Walker {
         let is_held = !self.held.is_empty() && self.held.contains(&digest::place(&self.landing_path()));
         let is_entered =
             (goes_in || is_meant) && !is_held && (!self.options.one_file_system || device == self.device);
+        if is_entered {
+            self.note_mount(found);
+        }
         let path_len = self.path.len();
         let listing = match (is_entered, &reach, &self.options.chosen) {
             (true, Reach::Lines(lines), Some(chosen)) => Ok(chosen.listing(lines, path_len)),
@@ -630,6 +641,12 @@ impl Walker {
         Ok(Walked::Entry(Box::new(entry), None))
     }
 
+    /// The entry at hand, which `found` tells of, is read.
+    fn note_mount(&mut self, found: &Statx) {
+        let (source, path) = (&self.source, &self.path);
+        self.mounts.note(found, || source.join(OsStr::from_bytes(path)));
+    }
+
     /// Tells what is no directory; `None` for what is told only when asked for.
     fn told(
         &mut self,
@@ -638,6 +655,10 @@ impl Walker {
         file_name: &[u8],
         found: &Statx,
     ) -> Result<Option<Walked>> {
+        let device = (found.stx_dev_major, found.stx_dev_minor);
+        if !self.options.one_file_system || device == self.device {
+            self.note_mount(found);
+        }
         let mut found = *found;
         if self.options.removes {
             let kind = file_type(&found);

@@ -8,8 +8,10 @@ use std::fs;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use dray_core::{Error, ErrorKind, Result};
+use dray_store::local::tree::{MountNumber, ReadMounts};
 use rustix::fs::{AtFlags, CWD, StatxFlags, statx};
 
 use crate::mountinfo::{MOUNTINFO, unescaped};
@@ -22,6 +24,8 @@ pub(super) struct Grounds {
     /// The device of each source.
     pub(super) devices: BTreeMap<PathBuf, u64>,
     mounts: BTreeMap<PathBuf, Mounts>,
+    /// Those that something was read of: who looks now and then misses one that comes and goes meanwhile.
+    read: Arc<ReadMounts>,
 }
 
 /// One mount: its number, which nothing else has as long as it is mounted, device, where it is, and what tells it from a later one with the same.
@@ -42,21 +46,30 @@ enum Mark {
     Top(u64, i64, u32),
 }
 
-/// `STATX_MNT_ID_UNIQUE` of statx(2).
-const UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
-
 impl Mark {
     /// Of what is mounted at `place`, or nothing if that cannot be looked at.
     fn of(place: &Path) -> Option<Mark> {
         let flags = AtFlags::SYMLINK_NOFOLLOW | AtFlags::NO_AUTOMOUNT;
-        let found = statx(CWD, place, flags, StatxFlags::INO | StatxFlags::BTIME | UNIQUE).ok()?;
-        let has = |flag: StatxFlags| found.stx_mask & flag.bits() != 0;
-        if has(UNIQUE) {
-            return Some(Mark::Unique(found.stx_mnt_id));
+        let facts = StatxFlags::INO | StatxFlags::BTIME | MountNumber::fact();
+        let found = statx(CWD, place, flags, facts).ok()?;
+        if let Some(MountNumber::Unique(number)) = MountNumber::of(&found) {
+            return Some(Mark::Unique(number));
         }
-        let made =
-            if has(StatxFlags::BTIME) { (found.stx_btime.tv_sec, found.stx_btime.tv_nsec) } else { (0, 0) };
+        let is_told = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+        let made = if is_told { (found.stx_btime.tv_sec, found.stx_btime.tv_nsec) } else { (0, 0) };
         Some(Mark::Top(found.stx_ino, made.0, made.1))
+    }
+}
+
+impl Mount {
+    /// What a walk knows it by.
+    fn numbers(&self) -> impl Iterator<Item = MountNumber> {
+        let unique = match self.mark {
+            Some(Mark::Unique(number)) => Some(MountNumber::Unique(number)),
+            _ => None,
+        };
+        let number = str::from_utf8(&self.number).ok().and_then(|number| number.parse().ok());
+        unique.into_iter().chain(number.map(MountNumber::Reused))
     }
 }
 
@@ -71,6 +84,11 @@ struct Mounts {
 impl Grounds {
     pub(super) fn of(one_file_system: bool) -> Grounds {
         Grounds { one_file_system, ..Grounds::default() }
+    }
+
+    /// Is to be told of all that the sources are read of.
+    pub(super) fn read_mounts(&self) -> Arc<ReadMounts> {
+        Arc::clone(&self.read)
     }
 
     /// When the sources were read to their end, before anything is deleted: `Changed` as [`Grounds::check`] has it, and `NotFound` if one is not there any more, which may
@@ -113,10 +131,21 @@ impl Grounds {
         }
         let mut look = || {
             let text = fs::read(MOUNTINFO).map_err(|error| Error::file("read what is mounted", error))?;
-            roots.iter().try_for_each(|root| self.check_mounts(&text, root))
+            roots.iter().try_for_each(|root| self.check_mounts(&text, root))?;
+            self.check_read(roots)
         };
         // Before Linux 5.8 a line can be missing where something else is unmounted meanwhile.
         look().or_else(|_| look())
+    }
+
+    /// The same by the mounts that something was read of.
+    fn check_read(&self, roots: &[PathBuf]) -> Result<()> {
+        let looked_at: Vec<&Mounts> = roots.iter().filter_map(|root| self.mounts.get(root)).collect();
+        let there = looked_at.iter().flat_map(|mounts| mounts.under.iter().chain(&mounts.within));
+        match self.read.lost(&there.flat_map(Mount::numbers).collect()) {
+            Some(path) => changed(&path, "is on something that was unmounted"),
+            None => Ok(()),
+        }
     }
 
     /// The same by the mounts, as the kernel tells them in `text`. Those that come later count from then on.

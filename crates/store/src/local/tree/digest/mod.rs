@@ -14,6 +14,8 @@ mod scan;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 pub use found::{Held, Scanned, Told};
 pub(super) use scan::place;
 pub use scan::{ReceivingEnd, Scan};
@@ -21,6 +23,7 @@ pub use scan::{ReceivingEnd, Scan};
 use super::attributes::AttributeSort;
 use super::exclude::Excludes;
 use super::guard::Guard;
+use super::mounts::ReadMounts;
 
 /// What goes into digests: both ends make of the same request the same of this.
 #[derive(Clone, Debug, Default)]
@@ -49,6 +52,8 @@ pub struct DigestOptions {
     pub numeric_ids: bool,
     /// Extended attributes are kept, and which.
     pub xattrs: Option<AttributeSort>,
+    /// Is told of the mounts that something is read of.
+    pub mounts: Option<Arc<ReadMounts>>,
     /// The tree is read for others than its user, as with a walk: directories in which that leaves something out have no digest.
     pub guard: Option<Guard>,
 }

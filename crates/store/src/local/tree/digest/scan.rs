@@ -1,9 +1,11 @@
 //! The walk that makes digests: each directory listed once, each entry looked at once, nothing kept of single entries.
 
 use std::collections::HashSet;
+use std::ffi::OsStr;
 use std::io;
 use std::os::fd::AsFd;
-use std::path::Path;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
 
 use dray_core::limits::{TREE_DEPTH_MAX, TREE_DIGESTS_HELD_MAX};
 use dray_core::tree::{Kind, Xattr};
@@ -14,6 +16,7 @@ use super::super::attributes::{self, Scope};
 use super::super::directory::Directory;
 use super::super::guard::Guard;
 use super::super::listing::Listing;
+use super::super::mounts::MountNotes;
 use super::super::origin::Origin;
 use super::super::place::{Identity, identity_of};
 use super::super::settings::WriteOptions;
@@ -93,6 +96,10 @@ pub struct Scan<'a> {
     directories: Directories,
     levels: Vec<Level>,
     path: Vec<u8>,
+    /// The source at hand, and how much of `path` is its name at the destination.
+    source: PathBuf,
+    name_len: usize,
+    mounts: MountNotes,
     device: (u32, u32),
     /// Names looked at, with those that are left out.
     names_seen: u64,
@@ -120,6 +127,9 @@ impl<'a> Scan<'a> {
             directories: Directories::new(TREE_DIGESTS_HELD_MAX),
             levels: Vec::new(),
             path: Vec::new(),
+            source: PathBuf::new(),
+            name_len: 0,
+            mounts: MountNotes::new(options.mounts.clone()),
             device: (0, 0),
             names_seen: 0,
             entries: 0,
@@ -138,6 +148,7 @@ impl<'a> Scan<'a> {
     ) -> Option<Scanned> {
         for (index, source) in sources.iter().enumerate() {
             // What is wrong with it is told when its entries are.
+            self.source = source.as_ref().to_owned();
             let root = walk::root_directory(origin, source.as_ref(), follow).ok().flatten();
             self.root(index, root)?;
         }
@@ -179,8 +190,9 @@ impl<'a> Scan<'a> {
     fn root(&mut self, index: usize, root: Option<Directory>) -> Option<()> {
         self.path.clear();
         self.path.extend_from_slice(self.options.names.get(index).map_or(&[][..], |name| name));
+        self.name_len = self.path.len();
         let Some(directory) = root.filter(|_| !self.is_left_out(true)) else { return Some(()) };
-        let Ok(found) = directory.stat_self() else { return Some(()) };
+        let Ok(found) = directory.stat_self_for(self.mounts.facts()) else { return Some(()) };
         self.device = (found.stx_dev_major, found.stx_dev_minor);
         self.enter(directory, &found);
         while let Some(level) = self.levels.last_mut() {
@@ -220,7 +232,7 @@ impl<'a> Scan<'a> {
         let name = &self.path[self.path.len() - name_len..];
         let found = match (self.receiving, listed) {
             (None, _) if self.options.guard.is_some() => Some(level.directory.stat_unmounted(name)?),
-            (None, _) => Some(level.directory.stat(name)?),
+            (None, _) => Some(level.directory.stat_for(name, self.mounts.facts())?),
             (Some(_), FileType::Unknown) => Some(level.directory.stat_unmounted(name)?),
             // A mount that does not answer would be waited for.
             (Some(_), FileType::Directory) => None,
@@ -232,15 +244,17 @@ impl<'a> Scan<'a> {
         }
         if is_directory {
             let directory = self.child(name_len)?;
-            let found = directory.stat_self()?;
+            let found = directory.stat_self_for(self.mounts.facts())?;
             if self.levels.len() >= TREE_DEPTH_MAX {
                 return Err(Extraordinary);
             }
             self.enter(directory, &found);
             return Ok(());
         }
+        let found = found.ok_or(Extraordinary)?;
         self.entries += 1;
-        self.file(name_len, &found.ok_or(Extraordinary)?)
+        self.note_mount(&found);
+        self.file(name_len, &found)
     }
 
     /// The directory at the end of the path. What is mounted below the destination is nothing that the sender told of, and may not answer.
@@ -311,12 +325,19 @@ impl<'a> Scan<'a> {
         self.levels.push(level);
     }
 
+    /// The entry at the end of the path, which `found` tells of, is read.
+    fn note_mount(&mut self, found: &Statx) {
+        let (source, below) = (&self.source, &self.path[self.name_len.min(self.path.len())..]);
+        self.mounts.note(found, || source.join(OsStr::from_bytes(below.strip_prefix(b"/").unwrap_or(below))));
+    }
+
     /// Lists a directory and puts what it has of its own into its digest.
     fn describe(&mut self, level: &mut Level, found: &Statx) -> Result<(), Extraordinary> {
         let is_elsewhere = (found.stx_dev_major, found.stx_dev_minor) != self.device;
         if is_elsewhere && self.options.one_file_system {
             return Err(Extraordinary);
         }
+        self.note_mount(found);
         let goes_on = || Guard::goes_on(self.options.guard.as_ref());
         level.listing = Listing::read(&level.directory, &mut self.buffer, &goes_on)?;
         if let Some(receiving) = &self.receiving {
