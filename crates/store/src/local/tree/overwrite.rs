@@ -424,7 +424,8 @@ impl FileTarget {
         let from = new.file().try_clone().map_err(|error| Error::file("read what came", error))?;
         let naming = RefCell::new(&mut new);
         let before = || {
-            self.reserve(&there, &from, size_bytes)?;
+            let over = Over::new(&there.file, there.found.stx_size, is_readable, &check);
+            self.reserve(&over, &there.found, &from, size_bytes)?;
             let begun = self.begin_to_write(existing, &there, &mut naming.borrow_mut(), &begun, mode);
             begun.inspect_err(|_| keep_time(&there.file, &there.found))
         };
@@ -485,11 +486,11 @@ impl FileTarget {
     }
 
     /// See [`reserve`].
-    fn reserve(&self, there: &Open, new: &File, size_bytes: u64) -> Result<()> {
+    fn reserve(&self, over: &Over<'_>, found: &Statx, new: &File, size_bytes: u64) -> Result<()> {
         let directory = &self.directory;
-        let device = (there.found.stx_dev_major, there.found.stx_dev_minor);
+        let device = (found.stx_dev_major, found.stx_dev_minor);
         let beside = (device == directory.device).then_some(&directory.directory);
-        reserve(&there.file, &there.found, new, size_bytes, beside)
+        reserve(over, found, new, size_bytes, beside)
     }
 
     /// Right before the first byte is written, and not for a file that is only compared: it is said to be neither old nor new, and from now on nobody opens it who may not have all of it.

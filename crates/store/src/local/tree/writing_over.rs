@@ -180,7 +180,7 @@ fn unread(error: io::Error) -> Error {
 }
 
 /// The parts of `len` bytes at `at` of a file in whose blocks anything is not the same, each as long as can be.
-fn differing(at: u64, len: usize, is_same: &dyn Fn(usize, usize) -> bool) -> Vec<(usize, usize)> {
+pub(super) fn differing(at: u64, len: usize, is_same: &dyn Fn(usize, usize) -> bool) -> Vec<(usize, usize)> {
     let mut parts: Vec<(usize, usize)> = Vec::new();
     let mut from = 0;
     while from < len {
