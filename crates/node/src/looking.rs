@@ -41,6 +41,8 @@ pub(crate) const FAST_FROM: f64 = 16e6;
 /// Looking may take this share of the time that fetching what it does not find would take: an update over a slow network goes on looking
 /// beyond what is new.
 const IN_VAIN_PART: u64 = 8;
+/// And, where it did not pay so far, this share of the time of what was fetched since without it: what lies behind may be another thing.
+const PASSED_PART: u64 = 32;
 /// How long it is looked as long as nobody knows what the network brings.
 const UNKNOWN_MAX: Duration = Duration::from_millis(500);
 
@@ -351,6 +353,8 @@ pub(crate) struct Looked {
     /// What the network brought meanwhile of what was asked for before: no time is lost in which it is as busy as it can be.
     pub(crate) came_bytes: u64,
     pub(crate) time: Duration,
+    /// What was missing, and fetched without looking as that did not pay.
+    pub(crate) passed_bytes: u64,
 }
 
 impl Looked {
@@ -362,7 +366,8 @@ impl Looked {
             return true;
         }
         let rate = if rate_bytes_per_s == 0 { told_bytes_per_s } else { rate_bytes_per_s as f64 };
-        let worth_bytes = self.found_bytes + (self.bytes - self.found_bytes) / IN_VAIN_PART;
+        let in_vain_bytes = (self.bytes - self.found_bytes) / IN_VAIN_PART + self.passed_bytes / PASSED_PART;
+        let worth_bytes = self.found_bytes + in_vain_bytes;
         self.time.as_secs_f64() * rate <= (worth_bytes + self.came_bytes) as f64
     }
 }
@@ -422,6 +427,7 @@ mod tests {
             found_bytes: found_mib << 20,
             came_bytes: 0,
             time: Duration::from_millis(ms),
+            passed_bytes: 0,
         };
         let (slow, fast) = (1_250_000, 1_000_000_000);
         let told = 10e6;
@@ -431,6 +437,10 @@ mod tests {
         assert!(looked(13, 10, 1340).pays(0, 1e6) && !looked(13, 10, 1340).pays(0, told));
         assert!(looked(16, 14, 1000).pays(slow, told) && looked(16, 0, 1000).pays(slow, told));
         assert!(!looked(16, 0, 2000).pays(slow, told));
+        // It is looked again after so much that was not looked at, and not before.
+        let passed = |mib: u64| Looked { passed_bytes: mib << 20, ..looked(16, 0, 2000) };
+        assert!(!passed(12).pays(slow, told) && passed(13).pays(slow, told));
+        assert!(!passed(1024).pays(fast, told));
         assert!(!looked(16, 14, 600).pays(fast, told) && !looked(16, 0, 10).pays(fast, told));
         assert!(looked(16, 14, 10).pays(fast, told));
         // Sums that wait behind what was asked for before cost nothing: the network brings as much as it would without them.

@@ -381,3 +381,21 @@ fn the_shell_may_stand_in_a_variable() {
     }
     assert!(!b.file("four").exists());
 }
+
+/// Issue 7 "rsync's habits": a SRC that is a link, and copied as one, is copied again; it is not what it leads to.
+#[test]
+fn a_link_is_brought_up_to_date() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let host = lab.host(0);
+    let (source, copy, below) = (host.directory("source"), host.directory("copy"), host.directory("below"));
+    symlink(&below, source.join("link")).unwrap();
+    for options in [&["-a"][..], &["-a", "--delete"], &["-ai"], &["-an", "--delete"]] {
+        let said = host.dray().arg("sync").args(options).arg(source.join("link")).arg(&copy).run().expect(0);
+        assert_eq!(fs::read_link(copy.join("link")).unwrap(), below, "{said}");
+    }
+    // What a link with a slash leads to is what it is, and a link onto itself is none to another place.
+    let onto = host.dray().args(["sync", "-a"]).arg(source.join("link/")).arg(&below).run();
+    assert_eq!(onto.code(), Some(2), "{onto}");
+    let itself = host.dray().args(["sync", "-a"]).arg(source.join("link")).arg(&source).run();
+    assert_eq!(itself.code(), Some(2), "{itself}");
+}

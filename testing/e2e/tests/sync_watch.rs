@@ -253,6 +253,30 @@ fn a_source_that_went_during_the_login_deletes_nothing() {
     }
 }
 
+/// Issue 7, "`--watch` keeps following": also from where a command stands, whatever directory a thread that reads the tree is in.
+#[test]
+fn a_relative_source_is_followed() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let host = lab.host(0);
+    let top = host.directory("top");
+    let (source, copy) = (top.join("source"), top.join("copy"));
+    for name in ["a/b/one", "a/two", "z/three"] {
+        fs::create_dir_all(source.join(name).parent().unwrap()).unwrap();
+        fs::write(source.join(name), b"1").unwrap();
+    }
+    let script = format!(
+        "cd {} && exec {} sync -aX --delete --watch source/ copy",
+        top.display(),
+        dray_e2e::gate::dray_binary().display()
+    );
+    let running = host.program("sh").args(["-c", &script]).start();
+    await_that("what was there comes", || is_same(&source, &copy));
+    fs::remove_file(source.join("a/b/one")).unwrap();
+    fs::remove_dir_all(source.join("z")).unwrap();
+    await_that("what went is deleted", || is_same(&source, &copy));
+    stop(running);
+}
+
 /// `--max-delete` is for all that is done, not for each time.
 #[test]
 fn no_more_is_deleted_in_several_runs() {

@@ -81,13 +81,16 @@ impl Node {
     ) -> Result<u64> {
         let mut request = request.clone();
         let roots = roots(&request)?;
+        // A thread that reads a tree stands elsewhere.
+        let start = std::env::current_dir().unwrap_or_default();
+        let places: Vec<PathBuf> = roots.iter().map(|root| start.join(root)).collect();
         let one_file_system = request.options.one_file_system;
-        let grounds = Arc::new(Mutex::new(Grounds::of(one_file_system)));
+        let grounds = Arc::new(Mutex::new(Grounds::of(one_file_system, start)));
         if let Some(sync) = request.options.sync.as_mut().filter(|sync| sync.delete) {
             // A copy may begin long before it looks at the sources: a login is between.
-            let (grounds, roots) = (Arc::clone(&grounds), roots.clone());
+            let (grounds, places) = (Arc::clone(&grounds), places.clone());
             sync.mounts = Some(lock(&grounds).read_mounts());
-            sync.confirm = Some(Confirm::new(move || lock(&grounds).confirm(&roots)));
+            sync.confirm = Some(Confirm::new(move || lock(&grounds).confirm(&places)));
         }
         let mut changes = Changes::of(&roots, one_file_system, observer);
         let mut last = Last::Nothing;
@@ -99,7 +102,7 @@ impl Node {
             let is_first = matches!(last, Last::Nothing);
             let deletes = request.options.sync.as_ref().is_some_and(|sync| sync.delete);
             let telling = Deletions { observer, deleted: AtomicU64::new(0) };
-            let checked = lock(&grounds).check(&roots, changes.unmounted(), deletes);
+            let checked = lock(&grounds).check(&places, changes.unmounted(), deletes);
             let outcome = checked.and_then(|()| self.copy_any(&request, &telling, stop));
             let deleted = telling.deleted.into_inner();
             if let Some(sync) = &mut request.options.sync {

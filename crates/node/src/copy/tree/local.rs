@@ -8,7 +8,7 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use dray_core::message::CopyRole;
+use dray_core::message::{CopyRole, tree_flag};
 use dray_core::tree::{Finished, Kind, Order, Step};
 use dray_core::{Error, ErrorKind, Result};
 use dray_store::local::tree::{
@@ -78,11 +78,12 @@ impl Node {
         let origin = Origin::Anywhere;
         let landing = sync::landing(&origin, destination, &names, must_be_directory, above, known)
             .and_then(|landing| whole::landing(landing, whole::is_switched(&tree), &origin, destination));
+        let follows = tree.flags & tree_flag::FOLLOW_SOURCES != 0;
         let may_go_on = landing.as_ref().is_ok_and(Landing::may_go_on);
         for (source, name) in sources.iter().zip(&names) {
             // Where it goes on it takes the destination's own name.
             let takes_name = name.is_empty() || (may_go_on && source.is_dir());
-            refuse_inside(source, destination, !takes_name)?;
+            refuse_inside(source, destination, !takes_name, follows)?;
         }
         let landing = landing?;
         let walker = Walker::new(sources.to_vec(), sync::walk_chosen(walk_options(&tree, &names)?, options));
@@ -170,11 +171,13 @@ fn walk_ahead(mut walker: Walker, removal: Option<&Removal>, batches: &mpsc::Syn
 }
 
 /// A tree copied into itself would never end; a file onto itself is a slip.
-fn refuse_inside(source: &Path, destination: &Path, is_named: bool) -> Result<()> {
-    let Ok(from) = std::fs::metadata(source) else { return Ok(()) };
-    let is_source = |path: &Path| {
-        std::fs::metadata(path).is_ok_and(|found| (found.dev(), found.ino()) == (from.dev(), from.ino()))
-    };
+fn refuse_inside(source: &Path, destination: &Path, is_named: bool, follows: bool) -> Result<()> {
+    // A link that is copied as one is not what it leads to.
+    let is_link = !follows && std::fs::symlink_metadata(source).is_ok_and(|found| found.is_symlink());
+    let look = |path: &Path| if is_link { std::fs::symlink_metadata(path) } else { std::fs::metadata(path) };
+    let Ok(from) = look(source) else { return Ok(()) };
+    let is_source =
+        |path: &Path| look(path).is_ok_and(|found| (found.dev(), found.ino()) == (from.dev(), from.ino()));
     let name = source.file_name().filter(|_| is_named && destination.is_dir());
     let target = name.map_or_else(|| destination.to_owned(), |name| destination.join(name));
     let refused = |what: String| Err(Error::new(ErrorKind::Usage, what).advise("name another destination"));

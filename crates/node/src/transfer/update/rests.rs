@@ -133,10 +133,18 @@ impl Transfer {
         let told_time = told.1.saturating_sub(looked.time);
         let told_rate = told.0 as f64 / told_time.as_secs_f64().max(f64::MIN_POSITIVE);
         let is_fast = told.0 >= TOLD_BYTES_MIN && told_rate >= FAST_FROM;
-        let found = match is_fast || !looked.pays(self.rate_bytes_per_s(), told_rate) {
-            true => Err(Error::new(ErrorKind::Unsupported, "looking would take longer than fetching")),
-            false if asks_sums => self.look_between(old, &lacking, &gaps, looked, over),
-            false => Ok(Found::new()),
+        let rate = self.rate_bytes_per_s();
+        let pays = looked.pays(rate, told_rate);
+        let found = if is_fast || !pays && rate as f64 >= FAST_FROM {
+            Err(Error::new(ErrorKind::Unsupported, "looking would take longer than fetching"))
+        } else if !asks_sums {
+            Ok(Found::new())
+        } else if pays {
+            self.look_between(old, &lacking, &gaps, looked, over)
+        } else {
+            // What the chunks tell is known all the same.
+            looked.passed_bytes += bytes_of(&pieces(&lacking, &gaps));
+            Ok(Found::new())
         };
         if found.is_err() {
             plan.hold_nothing_back();
@@ -180,7 +188,7 @@ impl Transfer {
         let (bytes, begun, came_before) = (old.bytes(), Instant::now(), self.came_bytes());
         let mut found = Found::new();
         let pieces = pieces(lacking, gaps);
-        looked.bytes += pieces.iter().map(|piece| piece.range.end - piece.range.start).sum::<u64>();
+        looked.bytes += bytes_of(&pieces);
         let samples = samples(&pieces);
         self.compare_sums(source, &bytes, &[(COARSE, &pieces[..]), (FINE, &samples[..])], &mut found, over)?;
         let left = worth_a_close_look(left_of(&pieces, &found));
@@ -290,6 +298,11 @@ pub(super) fn told_to_the_sender(parts: &Parts, has_login: bool, tells_disk: boo
         }
     }
     known
+}
+
+/// Of all of them.
+fn bytes_of(pieces: &[Piece]) -> u64 {
+    pieces.iter().map(|piece| piece.range.end - piece.range.start).sum()
 }
 
 /// What is missing of the groups, where it lies between chunks of the older version.

@@ -1,10 +1,10 @@
 //! Which mounts are read while a tree is: one that is gone when all was read leaves a directory that looks as if everything in it had been deleted.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use rustix::fs::{FileType, Statx, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Statx, StatxFlags, statx};
 
 use super::directory::STAT;
 
@@ -39,18 +39,37 @@ impl MountNumber {
 
 /// The mounts that walks and scans read something of, and where.
 #[derive(Debug, Default)]
-pub struct ReadMounts(Mutex<BTreeMap<MountNumber, PathBuf>>);
+pub struct ReadMounts {
+    /// Where paths begin.
+    start: PathBuf,
+    read: Mutex<BTreeMap<MountNumber, PathBuf>>,
+}
 
 impl ReadMounts {
-    /// Where one was read that is none of `there`.
+    /// None yet; paths begin at `start`, wherever a thread that reads stands.
+    pub fn new(start: PathBuf) -> ReadMounts {
+        ReadMounts { start, read: Mutex::default() }
+    }
+
+    /// Where one was read that is none of `there`, nor is found there any more: the kernel does not tell of every mount by which a process reads (chroot(2), another
+    /// one's `/proc/PID/root`).
     pub fn lost(&self, there: &BTreeSet<MountNumber>) -> Option<PathBuf> {
-        let read = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        read.iter().find(|(number, _)| !there.contains(number)).map(|(_, path)| path.clone())
+        let read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_lost =
+            |number: MountNumber, path: &Path| !there.contains(&number) && found_at(path) != Some(number);
+        read.iter().find(|(number, path)| is_lost(**number, path)).map(|(_, path)| path.clone())
     }
 
     fn note(&self, number: MountNumber, path: PathBuf) {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner).entry(number).or_insert(path);
+        let path = self.start.join(path);
+        self.read.lock().unwrap_or_else(PoisonError::into_inner).entry(number).or_insert(path);
     }
+}
+
+/// That of what is at `path`, which may be a link that was followed as a source.
+fn found_at(path: &Path) -> Option<MountNumber> {
+    let found = statx(CWD, path, AtFlags::NO_AUTOMOUNT, NUMBER).ok()?;
+    MountNumber::of(&found)
 }
 
 /// Notes the mounts that one walk, or scan, reads, if somebody wants to know.
@@ -111,7 +130,7 @@ mod tests {
                     DigestOptions { names, one_file_system, mounts: told, ..DigestOptions::default() };
                 Scan::new(&options, None, &|_| false).sources(&Origin::Anywhere, &[top], false).unwrap();
             }
-            let read = mounts.0.lock().unwrap().clone();
+            let read = mounts.read.lock().unwrap().clone();
             // Of the innermost path of each it is the one that statx knows.
             for (number, path) in &read {
                 let found = super::super::directory::Directory::open(path.parent().unwrap())
@@ -119,10 +138,13 @@ mod tests {
                     .stat_for(path.file_name().unwrap().as_encoded_bytes(), STAT | MountNumber::fact())
                     .unwrap();
                 assert_eq!(MountNumber::of(&found), Some(*number), "{path:?}");
-                let others = read.keys().copied().filter(|it| it != number).collect();
-                assert_eq!(mounts.lost(&others).as_ref(), Some(path));
             }
-            assert_eq!(mounts.lost(&read.keys().copied().collect()), None);
+            // All are there, whether the kernel tells of them or not; one that is elsewhere it tells of, or it is lost.
+            assert_eq!(mounts.lost(&BTreeSet::new()), None);
+            let moved: BTreeMap<_, _> = read.keys().map(|number| (*number, top.join("gone"))).collect();
+            let moved = ReadMounts { read: Mutex::new(moved), ..ReadMounts::default() };
+            assert_eq!(moved.lost(&BTreeSet::new()), Some(top.join("gone")));
+            assert_eq!(moved.lost(&read.keys().copied().collect()), None);
             read.len()
         })
     }

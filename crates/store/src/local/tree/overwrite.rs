@@ -27,7 +27,7 @@ use super::look::is_overlay;
 use super::opened::OpenDirectory;
 use super::place::{FileTarget, Identity, Kept, NewFile, Now, identity_of, times_of};
 use super::removing::mark_changed;
-use super::reserving::{keep_time, reserve};
+use super::reserving::try_room;
 use super::settings::{Settings, mtime_of};
 use super::temporary::{self, Temporary};
 use super::write::file_type;
@@ -417,18 +417,19 @@ impl FileTarget {
             // See `has_ended`.
             let _ = rustix::fs::futimens(new.file(), &times_of(kept.mtime));
         }
-        let begun = self.begin(existing, &mut new, &there.found)?;
         let check = || settings.check_stop();
+        // Before the backup, too: an older one is not to make way for nothing.
+        let room = Over::new(&there.file, there.found.stx_size, there.is_readable, &check);
+        self.try_room(&room, &there.found, new.file(), size_bytes)?;
+        let begun = self.begin(existing, &mut new, &there.found)?;
+        if settings.sync().is_some_and(|sync| sync.backup.is_some()) {
+            self.try_room(&room, &there.found, new.file(), size_bytes)?;
+        }
         // See `distrusts_half`.
         let is_readable = there.is_readable && !(is_durable && begun.is_left);
         let from = new.file().try_clone().map_err(|error| Error::file("read what came", error))?;
         let naming = RefCell::new(&mut new);
-        let before = || {
-            let over = Over::new(&there.file, there.found.stx_size, is_readable, &check);
-            self.reserve(&over, &there.found, &from, size_bytes)?;
-            let begun = self.begin_to_write(existing, &there, &mut naming.borrow_mut(), &begun, mode);
-            begun.inspect_err(|_| keep_time(&there.file, &there.found))
-        };
+        let before = || self.begin_to_write(existing, &there, &mut naming.borrow_mut(), &begun, mode);
         let over =
             Over { before: &before, ..Over::new(&there.file, there.found.stx_size, is_readable, &check) };
         over.bring(&from, size_bytes).map_err(|error| match over.has_begun.get() || begun.is_left {
@@ -485,12 +486,12 @@ impl FileTarget {
         Ok(begun)
     }
 
-    /// See [`reserve`].
-    fn reserve(&self, over: &Over<'_>, found: &Statx, new: &File, size_bytes: u64) -> Result<()> {
+    /// See [`try_room`].
+    fn try_room(&self, over: &Over<'_>, found: &Statx, new: &File, size_bytes: u64) -> Result<()> {
         let directory = &self.directory;
-        let device = (found.stx_dev_major, found.stx_dev_minor);
-        let beside = (device == directory.device).then_some(&directory.directory);
-        reserve(over, found, new, size_bytes, beside)
+        // Of the disk of a file that is mounted from elsewhere nothing is known here.
+        let is_beside = (found.stx_dev_major, found.stx_dev_minor) == directory.device;
+        if is_beside { try_room(over, found, new, size_bytes, &directory.directory) } else { Ok(()) }
     }
 
     /// Right before the first byte is written, and not for a file that is only compared: it is said to be neither old nor new, and from now on nobody opens it who may not have all of it.

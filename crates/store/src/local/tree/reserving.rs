@@ -1,65 +1,71 @@
 //! Room for what a file is to get, before the first byte of it is written: on a disk that is full it stays what it is.
 //!
-//! How much that is, is tried with a file that nobody knows; then it is taken for the file itself. What is taken there cannot well be given back, as another program may
-//! have written to it meanwhile.
+//! That is tried with a file that nobody knows, and which is gone at once: what was taken for the file itself could not well be given back, as another program may have
+//! written to it meanwhile, and its times would tell of a change. So who fills the disk in the next moment is not kept from that.
 
 use std::fs::File;
-use std::io;
-use std::os::fd::AsFd;
 
 use dray_core::{Error, Result};
 use rustix::fs::{FallocateFlags, Statx, fallocate};
 use rustix::io::Errno;
 
 use super::content::{Piece, Read, read_content};
-use super::directory::{Directory, stat_fd};
-use super::place::times_of;
-use super::removing::kind_of_disk;
-use super::settings::mtime_of;
+use super::directory::Directory;
 use super::writing_over::{Over, differing};
 
 /// Bytes of a block in what a file is said to take.
 const SECTOR_BYTES: u64 = 512;
-/// Writes go to new blocks there in any case, and what was reserved is not compressed.
-const BTRFS: u64 = 0x9123_683e;
 
-/// Has the disk keep room for what `over` is to write of `new`, of `size_bytes`, where the file that is there, of which `found` tells, has no blocks. `NoSpace` if there is none; then that is
-/// what it was. Where the file system reserves nothing, or shares blocks with a snapshot, writing may find the disk full all the same. `directory` is that of the file, unless
-/// it is mounted from elsewhere.
-pub(super) fn reserve(
+/// `NoSpace` if there is no room for what `over` is to write of `new`, of `size_bytes`, where the file that is there, of which `found` tells, has no blocks. `beside` is a directory on its
+/// file system. Where that gives no room beforehand, or writes elsewhere than where the bytes were (it shares them with a snapshot), writing may find the disk full all the same.
+pub(super) fn try_room(
     over: &Over<'_>,
     found: &Statx,
     new: &File,
     size_bytes: u64,
-    directory: Option<&Directory>,
+    beside: &Directory,
 ) -> Result<()> {
-    let taken = |found: &Statx| found.stx_blocks.saturating_mul(SECTOR_BYTES);
-    let is_whole = size_bytes <= found.stx_size && taken(found) >= found.stx_size;
-    if is_whole || kind_of_disk(over.there.as_fd()).is_ok_and(|kind| kind == BTRFS) {
+    let taken_bytes = found.stx_blocks.saturating_mul(SECTOR_BYTES);
+    if size_bytes <= over.end && taken_bytes >= over.end {
         return Ok(());
     }
-    if let Some(directory) = directory {
-        let mut missing = 0_u64;
-        each_missing(over, new, size_bytes, &mut |_, len| {
-            missing = missing.saturating_add(len);
-            Ok(())
-        })?;
-        // Holes may have blocks already.
-        let coming = stat_fd(new.as_fd()).map_err(|error| Error::file("look at what came", error))?;
-        let missing = missing.min(taken(&coming).saturating_sub(taken(found)));
-        if let Some(unnamed) = Some(directory).filter(|_| missing > 0).and_then(|it| it.unnamed().ok()) {
-            allocate(&File::from(unnamed), 0, missing).map_err(no_room)?;
+    let mut missing_bytes = 0_u64;
+    each_missing(over, new, size_bytes, &mut |_, len| {
+        missing_bytes = missing_bytes.saturating_add(len);
+        Ok(())
+    })?;
+    // Holes, and what lies behind the end, may have blocks already.
+    let spare_bytes = taken_bytes.saturating_sub(data_bytes(over.there, over.end));
+    let bytes = missing_bytes.saturating_sub(spare_bytes);
+    let Some(unnamed) = Some(beside).filter(|_| bytes > 0).and_then(|it| it.unnamed().ok()) else {
+        return Ok(());
+    };
+    loop {
+        match fallocate(&unnamed, FallocateFlags::KEEP_SIZE, 0, bytes) {
+            Err(Errno::INTR) => {}
+            Err(error @ (Errno::NOSPC | Errno::DQUOT)) => {
+                let what = "make room for what is to be written to the file, which is left as it is";
+                return Err(Error::file(what, error.into()));
+            }
+            // That it is not to be had for another reason than want of room is no reason not to write.
+            Ok(()) | Err(_) => return Ok(()),
         }
     }
-    let reserved =
-        each_missing(over, new, size_bytes, &mut |at, len| allocate(over.there, at, len).map_err(no_room));
-    reserved.inspect_err(|_| keep_time(over.there, found))
 }
 
-/// Nothing was written to `there` after all: it has the time that `found` tells again.
-pub(super) fn keep_time(there: &File, found: &Statx) {
-    // Whoever may write to it and does not own it may not.
-    let _ = rustix::fs::futimens(there, &times_of(mtime_of(found)));
+/// Bytes of a file of this size that are no holes.
+fn data_bytes(file: &File, size_bytes: u64) -> u64 {
+    let (mut at, mut data) = (0, 0);
+    while at < size_bytes {
+        at += match Piece::next(file, at, size_bytes) {
+            Piece::Hole(len) => len,
+            Piece::Data(len) => {
+                data += len;
+                len
+            }
+        };
+    }
+    data
 }
 
 /// Tells `take` where bytes of `new` are to be written over holes, or behind the end: where, and how many.
@@ -117,25 +123,12 @@ fn each_not_zero(
     Ok(())
 }
 
-/// Blocks for what has none of `len` bytes at `at`. That they are not to be had for another reason than want of room is no reason not to write.
-fn allocate(file: &File, at: u64, len: u64) -> io::Result<()> {
-    loop {
-        match fallocate(file, FallocateFlags::KEEP_SIZE, at, len) {
-            Err(Errno::INTR) => {}
-            Err(error @ (Errno::NOSPC | Errno::DQUOT)) => return Err(error.into()),
-            Ok(()) | Err(_) => return Ok(()),
-        }
-    }
-}
-
-fn no_room(error: io::Error) -> Error {
-    Error::file("make room for what is to be written to the file, which stays as it was", error)
-}
-
 #[cfg(test)]
 mod tests {
+    use std::os::fd::AsFd;
     use std::os::unix::fs::FileExt;
 
+    use super::super::directory::stat_fd;
     use super::*;
 
     const BLOCK: u64 = 4096;
@@ -172,18 +165,16 @@ mod tests {
         assert_eq!(missing(true), [(2, 1), (5, 1), (6, 2), (9, 1)]);
         // All of what cannot be compared is written.
         assert_eq!(missing(false), [(1, 2), (5, 1), (6, 2), (9, 1)]);
-        let check = || Ok(());
-        let over = Over::new(&there, 6 * BLOCK, true, &check);
-        let blocks = |file: &File| stat_fd(file.as_fd()).unwrap().stx_blocks;
-        let before = blocks(&there);
-        reserve(&over, &stat_fd(there.as_fd()).unwrap(), &new, 10 * BLOCK, None).unwrap();
-        assert_eq!(there.metadata().unwrap().len(), 6 * BLOCK);
-        assert_eq!(blocks(&there) - before, 5 * BLOCK / SECTOR_BYTES);
-        // What is whole takes nothing.
-        let whole = made(&[one; 4]);
-        let over = Over::new(&whole, 4 * BLOCK, true, &check);
-        let before = blocks(&whole);
-        reserve(&over, &stat_fd(whole.as_fd()).unwrap(), &new, 4 * BLOCK, None).unwrap();
-        assert_eq!(blocks(&whole), before);
+    }
+
+    /// S86: what is there and full of blocks takes nothing more, nor does what has them beforehand; data is told from both.
+    #[test]
+    fn blocks_that_are_there_are_known() {
+        let there = made(&[Some(1), None, None, Some(1)]);
+        assert_eq!(data_bytes(&there, 4 * BLOCK), 2 * BLOCK);
+        let is_given = fallocate(&there, FallocateFlags::KEEP_SIZE, 0, 4 * BLOCK).is_ok();
+        let found = stat_fd(there.as_fd()).unwrap();
+        assert!(!is_given || found.stx_blocks * SECTOR_BYTES >= 4 * BLOCK);
+        assert!(data_bytes(&there, 4 * BLOCK) <= 4 * BLOCK);
     }
 }

@@ -637,7 +637,8 @@ impl Network {
             if reaches && other_is_up {
                 end.heard_ns = now_ns;
             } else if reaches && !end.out.is_owed() && now_ns - end.heard_ns >= PROBE_NS {
-                // Whoever closed in good order has said so; who has forgotten answers a probe with a reset.
+                // Whoever closed in good order has said so, and that is on its way, unless its machine lost its power meanwhile; who has forgotten answers a probe with a
+                // reset.
                 let has_ended = connection.end(side.other()).out.is_ended;
                 let is_said = {
                     let out = &connection.end(side.other()).out;
@@ -645,8 +646,8 @@ impl Network {
                 };
                 if !is_said {
                     self.lose(id, side);
+                    continue;
                 }
-                continue;
             }
             let Some(connection) = self.connections[id.0].as_deref_mut() else { return };
             let end = connection.end(side);

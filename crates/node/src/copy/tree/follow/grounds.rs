@@ -82,8 +82,9 @@ struct Mounts {
 }
 
 impl Grounds {
-    pub(super) fn of(one_file_system: bool) -> Grounds {
-        Grounds { one_file_system, ..Grounds::default() }
+    /// `start` is where paths of sources begin.
+    pub(super) fn of(one_file_system: bool, start: PathBuf) -> Grounds {
+        Grounds { one_file_system, read: Arc::new(ReadMounts::new(start)), ..Grounds::default() }
     }
 
     /// Is to be told of all that the sources are read of.
@@ -222,7 +223,7 @@ mod tests {
         let root = fs::canonicalize(place.path()).unwrap();
         let text = |text: &str| text.replace("TOP", root.to_str().unwrap()).into_bytes();
         let check = |text_then: &str, one_file_system| {
-            let mut grounds = Grounds::of(one_file_system);
+            let mut grounds = Grounds::of(one_file_system, PathBuf::new());
             grounds.check_mounts(&text(FIRST), &root).unwrap();
             grounds.check_mounts(&text(text_then), &root).map_err(|error| {
                 assert_eq!(error.kind(), ErrorKind::Changed);
@@ -238,7 +239,7 @@ mod tests {
         check(&FIRST.replace("/pool/a", "/pool/renamed"), false).unwrap();
         // Another file system is not looked into with `-x`; a mount of the same one is.
         assert!(check(&below, true).is_err());
-        let mut apart = Grounds::of(true);
+        let mut apart = Grounds::of(true, PathBuf::new());
         apart.check_mounts(&text(&FIRST.replace("31 30 8:1", "31 30 8:2")), &root).unwrap();
         apart.check_mounts(&text(&below), &root).unwrap();
         // The source itself is.
@@ -250,7 +251,7 @@ mod tests {
         }
         // Elsewhere anything may come and go; what comes here counts from then on.
         check(&format!("{FIRST}34 22 0:9 / /elsewhere rw - tmpfs x rw\n"), false).unwrap();
-        let mut grounds = Grounds::of(false);
+        let mut grounds = Grounds::of(false, PathBuf::new());
         let more = format!("{FIRST}35 30 0:9 / TOP/more rw - tmpfs x rw\nnot a line\n");
         for (now, is_fine) in [(FIRST, true), (&more, true), (FIRST, false)] {
             assert_eq!(grounds.check_mounts(&text(now), &root).is_ok(), is_fine);
