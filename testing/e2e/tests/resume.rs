@@ -315,6 +315,29 @@ fn interrupted_and_resumed() {
     assert_delivered(&source, &copy, Some(&serving.hash()));
 }
 
+/// Design 5, ssh: whenever a copy to a host is interrupted, also between its login and its first byte, the far end lets go of the file, and the same command goes on.
+#[test]
+fn interrupted_at_the_beginning_and_resumed() {
+    let Some(lab) = Lab::of(2).rate_mbit(160).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let source = a.file("source");
+    data::write_random(&source, 20 * MIB, 8);
+    let copies = b.directory("copies");
+    for moment_ms in (100..=500).step_by(50) {
+        let copy = copies.join(moment_ms.to_string());
+        let cp = || a.dray().arg("cp").args(b.ssh_options()).arg(&source).arg(b.remote(&copy));
+        let running = cp().start();
+        std::thread::sleep(Duration::from_millis(moment_ms));
+        running.interrupt();
+        let cut = running.wait();
+        assert!(matches!(cut.code(), Some(130 | 0)), "{cut}");
+        let again = cp().run();
+        assert_eq!(again.code(), Some(0), "cut after {moment_ms} ms: {again}");
+        data::assert_same(&source, &copy);
+    }
+}
+
 /// Design 12: two commands never write one delivery at once; the second says so, or finds the work done.
 #[test]
 fn one_delivery_has_one_writer() {

@@ -194,6 +194,8 @@ impl ReceivingDoor {
     /// The copy is over: no lane, no listening.
     pub(super) fn close(&self) {
         self.set.call(SourceCall::Close);
+        // Nobody may have dialled yet, who would do it.
+        self.set.give_up(None);
         self.door.close();
     }
 }
@@ -334,4 +336,56 @@ pub(super) fn ssh_connection() -> Option<(IpAddr, IpAddr)> {
     let client = words.next()?.parse().ok()?;
     let server = words.nth(1)?.parse().ok()?;
     Some((client, server))
+}
+
+#[cfg(test)]
+mod tests {
+    use dray_core::Oid;
+    use dray_core::source::Grade;
+    use dray_core::source::{
+        Flow, SourceCapabilities, SourceDescription, SourceEvent, SourceEvents, SourceId,
+    };
+
+    use super::*;
+    use crate::{Config, ConfigFile, Paths};
+
+    /// What was heard of a source that went.
+    #[derive(Default)]
+    struct Heard(Mutex<Vec<bool>>);
+
+    impl SourceEvents for Heard {
+        fn event(&self, _: SourceId, event: SourceEvent<'_>) -> Flow {
+            if let SourceEvent::Down { gone, .. } = event {
+                lock(&self.0).push(gone);
+            }
+            Flow::Continue
+        }
+    }
+
+    /// Design 5: ssh ended before the holder said where it listens. Nobody dials then, and nobody is waited for: the file is let go of at once.
+    #[test]
+    fn a_door_that_closes_is_waited_for_by_nobody() {
+        let dir = tempfile::tempdir().unwrap();
+        let node =
+            Node::open(Config::new(Paths::below(dir.path()), &ConfigFile::default()).unwrap()).unwrap();
+        let description = SourceDescription {
+            label: "direct".into(),
+            priority: 0,
+            weight: 1,
+            capabilities: SourceCapabilities {
+                grade: Grade::Vouched,
+                cancel: true,
+                holes: true,
+                under_way_bytes: 0,
+            },
+        };
+        let heard = Arc::<Heard>::default();
+        let object = ObjectName::Oid(Oid::of(b"door"));
+        let (id, size) = (SourceId(1), 1 << 20);
+        let set = LaneSet::facing("peer".into(), id, object, description, Some(size), heard.clone());
+        let door = ReceivingDoor::new(&node, Door::open(&node, &[]).unwrap(), set, size);
+        door.close();
+        door.close();
+        assert_eq!(*lock(&heard.0), [true]);
+    }
 }

@@ -420,10 +420,10 @@ impl FileTarget {
         let check = || settings.check_stop();
         // Before the backup, too: an older one is not to make way for nothing.
         let room = Over::new(&there.file, there.found.stx_size, there.is_readable, &check);
-        self.try_room(&room, &there.found, new.file(), size_bytes)?;
+        self.try_room(&room, &there.found, (new.file(), size_bytes), false)?;
         let begun = self.begin(existing, &mut new, &there.found)?;
         if settings.sync().is_some_and(|sync| sync.backup.is_some()) {
-            self.try_room(&room, &there.found, new.file(), size_bytes)?;
+            self.try_room(&room, &there.found, (new.file(), size_bytes), true)?;
         }
         // See `distrusts_half`.
         let is_readable = there.is_readable && !(is_durable && begun.is_left);
@@ -487,11 +487,18 @@ impl FileTarget {
     }
 
     /// See [`try_room`].
-    fn try_room(&self, over: &Over<'_>, found: &Statx, new: &File, size_bytes: u64) -> Result<()> {
+    fn try_room(
+        &self,
+        over: &Over<'_>,
+        found: &Statx,
+        (new, size_bytes): (&File, u64),
+        has_backup: bool,
+    ) -> Result<()> {
         let directory = &self.directory;
         // Of the disk of a file that is mounted from elsewhere nothing is known here.
         let is_beside = (found.stx_dev_major, found.stx_dev_minor) == directory.device;
-        if is_beside { try_room(over, found, new, size_bytes, &directory.directory) } else { Ok(()) }
+        let beside = (&directory.directory, has_backup);
+        if is_beside { try_room(over, found, new, size_bytes, beside) } else { Ok(()) }
     }
 
     /// Right before the first byte is written, and not for a file that is only compared: it is said to be neither old nor new, and from now on nobody opens it who may not have all of it.

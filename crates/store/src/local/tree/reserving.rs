@@ -3,7 +3,9 @@
 //! That is tried with a file that nobody knows, and which is gone at once: what was taken for the file itself could not well be given back, as another program may have
 //! written to it meanwhile, and its times would tell of a change. So who fills the disk in the next moment is not kept from that.
 
+use std::cell::Cell;
 use std::fs::File;
+use std::os::fd::AsFd;
 
 use dray_core::{Error, Result};
 use rustix::fs::{FallocateFlags, Statx, fallocate};
@@ -11,20 +13,35 @@ use rustix::io::Errno;
 
 use super::content::{Piece, Read, read_content};
 use super::directory::Directory;
+use super::removing::kind_of_disk;
 use super::writing_over::{Over, differing};
 
 /// Bytes of a block in what a file is said to take.
 const SECTOR_BYTES: u64 = 512;
+/// File systems that write to new blocks, and one that does where others share them (statfs(2)).
+const BTRFS: u64 = 0x9123_683e;
+const BCACHEFS: u64 = 0xca45_1a4e;
+const XFS: u64 = 0x5846_5342;
 
 /// `NoSpace` if there is no room for what `over` is to write of `new`, of `size_bytes`, where the file that is there, of which `found` tells, has no blocks. `beside` is a directory on its
-/// file system. Where that gives no room beforehand, or writes elsewhere than where the bytes were (it shares them with a snapshot), writing may find the disk full all the same.
+/// file system, and it may have a backup that shares its blocks. Where that gives no room beforehand, or others share the blocks of the file, writing may find the disk full all the same.
 pub(super) fn try_room(
     over: &Over<'_>,
     found: &Statx,
     new: &File,
     size_bytes: u64,
-    beside: &Directory,
+    (beside, has_backup): (&Directory, bool),
 ) -> Result<()> {
+    if writes_elsewhere(over.there, has_backup) {
+        // The most that it may take is asked for first, as that needs no second comparison.
+        return match allow(beside, size_bytes) {
+            Err(_) => allow(
+                beside,
+                Over { is_dry: true, has_begun: Cell::new(false), ..*over }.bring(new, size_bytes)?,
+            ),
+            is_there => is_there,
+        };
+    }
     let taken_bytes = found.stx_blocks.saturating_mul(SECTOR_BYTES);
     if size_bytes <= over.end && taken_bytes >= over.end {
         return Ok(());
@@ -36,7 +53,17 @@ pub(super) fn try_room(
     })?;
     // Holes, and what lies behind the end, may have blocks already.
     let spare_bytes = taken_bytes.saturating_sub(data_bytes(over.there, over.end));
-    let bytes = missing_bytes.saturating_sub(spare_bytes);
+    allow(beside, missing_bytes.saturating_sub(spare_bytes))
+}
+
+/// True if what is written over takes blocks of its own: always, or as a backup shares those that are there.
+fn writes_elsewhere(file: &File, has_backup: bool) -> bool {
+    let kind = kind_of_disk(file.as_fd()).unwrap_or_default();
+    [BTRFS, BCACHEFS].contains(&kind) || (has_backup && kind == XFS)
+}
+
+/// `NoSpace` if no file in `beside` can have as many bytes.
+fn allow(beside: &Directory, bytes: u64) -> Result<()> {
     let Some(unnamed) = Some(beside).filter(|_| bytes > 0).and_then(|it| it.unnamed().ok()) else {
         return Ok(());
     };
@@ -125,7 +152,6 @@ fn each_not_zero(
 
 #[cfg(test)]
 mod tests {
-    use std::os::fd::AsFd;
     use std::os::unix::fs::FileExt;
 
     use super::super::directory::stat_fd;
