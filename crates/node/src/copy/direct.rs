@@ -341,9 +341,8 @@ pub(super) fn ssh_connection() -> Option<(IpAddr, IpAddr)> {
 #[cfg(test)]
 mod tests {
     use dray_core::Oid;
-    use dray_core::source::Grade;
     use dray_core::source::{
-        Flow, SourceCapabilities, SourceDescription, SourceEvent, SourceEvents, SourceId,
+        Flow, Grade, SourceCapabilities, SourceDescription, SourceEvent, SourceEvents, SourceId,
     };
 
     use super::*;

@@ -3,7 +3,6 @@
 //! That is tried with a file that nobody knows, and which is gone at once: what was taken for the file itself could not well be given back, as another program may have
 //! written to it meanwhile, and its times would tell of a change. So who fills the disk in the next moment is not kept from that.
 
-use std::cell::Cell;
 use std::fs::File;
 use std::os::fd::AsFd;
 
@@ -34,23 +33,18 @@ pub(super) fn try_room(
 ) -> Result<()> {
     if writes_elsewhere(over.there, has_backup) {
         // The most that it may take is asked for first, as that needs no second comparison.
-        return match allow(beside, size_bytes) {
-            Err(_) => allow(
-                beside,
-                Over { is_dry: true, has_begun: Cell::new(false), ..*over }.bring(new, size_bytes)?,
-            ),
-            is_there => is_there,
-        };
+        if allow(beside, size_bytes).is_ok() {
+            return Ok(());
+        }
+        let dry = Over { is_dry: true, ..Over::new(over.there, over.end, over.is_readable, over.check) };
+        return allow(beside, dry.bring(new, size_bytes)?);
     }
     let taken_bytes = found.stx_blocks.saturating_mul(SECTOR_BYTES);
     if size_bytes <= over.end && taken_bytes >= over.end {
         return Ok(());
     }
     let mut missing_bytes = 0_u64;
-    each_missing(over, new, size_bytes, &mut |_, len| {
-        missing_bytes = missing_bytes.saturating_add(len);
-        Ok(())
-    })?;
+    each_missing(over, new, size_bytes, &mut |_, len| missing_bytes = missing_bytes.saturating_add(len))?;
     // Holes, and what lies behind the end, may have blocks already.
     let spare_bytes = taken_bytes.saturating_sub(data_bytes(over.there, over.end));
     allow(beside, missing_bytes.saturating_sub(spare_bytes))
@@ -64,9 +58,10 @@ fn writes_elsewhere(file: &File, has_backup: bool) -> bool {
 
 /// `NoSpace` if no file in `beside` can have as many bytes.
 fn allow(beside: &Directory, bytes: u64) -> Result<()> {
-    let Some(unnamed) = Some(beside).filter(|_| bytes > 0).and_then(|it| it.unnamed().ok()) else {
+    if bytes == 0 {
         return Ok(());
-    };
+    }
+    let Ok(unnamed) = beside.unnamed() else { return Ok(()) };
     loop {
         match fallocate(&unnamed, FallocateFlags::KEEP_SIZE, 0, bytes) {
             Err(Errno::INTR) => {}
@@ -96,12 +91,7 @@ fn data_bytes(file: &File, size_bytes: u64) -> u64 {
 }
 
 /// Tells `take` where bytes of `new` are to be written over holes, or behind the end: where, and how many.
-fn each_missing(
-    over: &Over<'_>,
-    new: &File,
-    size_bytes: u64,
-    take: &mut dyn FnMut(u64, u64) -> Result<()>,
-) -> Result<()> {
+fn each_missing(over: &Over<'_>, new: &File, size_bytes: u64, take: &mut dyn FnMut(u64, u64)) -> Result<()> {
     let mut at = 0;
     while at < size_bytes {
         let piece = Piece::next(new, at, size_bytes);
@@ -118,7 +108,7 @@ fn each_missing(
             }
             let behind = at.max(over.end);
             if behind < at + len {
-                take(behind, at + len - behind)?;
+                take(behind, at + len - behind);
             }
         }
         at += len;
@@ -132,17 +122,18 @@ fn each_not_zero(
     new: &File,
     at: u64,
     len: u64,
-    take: &mut dyn FnMut(u64, u64) -> Result<()>,
+    take: &mut dyn FnMut(u64, u64),
 ) -> Result<()> {
     if !over.is_readable {
-        return take(at, len);
+        take(at, len);
+        return Ok(());
     }
     let mut place = at;
     read_content(new, at..at + len, false, &mut || (over.check)(), &mut |read| {
         let Read::Data(bytes) = read else { return Ok(()) };
         let is_zero = |from: usize, to: usize| bytes[from..to].iter().all(|byte| *byte == 0);
         for (from, to) in differing(place, bytes.len(), &is_zero) {
-            take(place + from as u64, (to - from) as u64)?;
+            take(place + from as u64, (to - from) as u64);
         }
         place += bytes.len() as u64;
         Ok(())
@@ -181,11 +172,8 @@ mod tests {
             let check = || Ok(());
             let over = Over::new(&there, 6 * BLOCK, is_readable, &check);
             let mut parts = Vec::new();
-            each_missing(&over, &new, 10 * BLOCK, &mut |at, len| {
-                parts.push((at / BLOCK, len / BLOCK));
-                Ok(())
-            })
-            .unwrap();
+            each_missing(&over, &new, 10 * BLOCK, &mut |at, len| parts.push((at / BLOCK, len / BLOCK)))
+                .unwrap();
             parts
         };
         assert_eq!(missing(true), [(2, 1), (5, 1), (6, 2), (9, 1)]);

@@ -7,16 +7,15 @@ use std::path::{Path, PathBuf};
 
 use dray_core::limits::PATH_BYTES_MAX;
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, Statx, StatxFlags};
+use rustix::fs::{AtFlags, CWD, FileType, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
 
 use super::super::within::Within;
 use super::guard::DirectoryKey;
 use super::lasting::LastingIdentity;
+use super::mounts::MountNumber;
 use super::place::identity_of;
 
-/// `STATX_MNT_ID_UNIQUE` (Linux 6.8): the number of a mount that no other one gets, before or after.
-const MOUNT_ID_UNIQUE: StatxFlags = StatxFlags::from_bits_retain(0x4000);
 /// Times an opening is tried again where somebody renames directories meanwhile.
 const TRIES_MAX: usize = 100;
 
@@ -43,30 +42,20 @@ enum Known {
 /// Another disk at the same place has another mount; another directory on the same one has another inode, or was born later.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Identity {
-    mount: u64,
-    is_mount_unique: bool,
+    mount: MountNumber,
     key: DirectoryKey,
     born: Option<(i64, u32)>,
 }
 
 impl Identity {
     fn of(opened: &OwnedFd) -> rustix::io::Result<Identity> {
-        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME;
-        let look = |facts| {
-            rustix::fs::statx(opened, c"", AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT, wanted | facts)
-        };
-        let has = |found: &Statx, fact: StatxFlags| found.stx_mask & fact.bits() != 0;
-        let mut found = look(MOUNT_ID_UNIQUE)?;
-        let is_mount_unique = has(&found, MOUNT_ID_UNIQUE);
-        if !is_mount_unique {
-            found = look(StatxFlags::MNT_ID)?;
-            if !has(&found, StatxFlags::MNT_ID) {
-                return Err(Errno::NOSYS);
-            }
-        }
-        let born =
-            has(&found, StatxFlags::BTIME).then_some((found.stx_btime.tv_sec, found.stx_btime.tv_nsec));
-        Ok(Identity { mount: found.stx_mnt_id, is_mount_unique, key: identity_of(&found), born })
+        let wanted = StatxFlags::BASIC_STATS | StatxFlags::BTIME | MountNumber::fact();
+        let flags = AtFlags::EMPTY_PATH | AtFlags::NO_AUTOMOUNT;
+        let found = rustix::fs::statx(opened, c"", flags, wanted)?;
+        let mount = MountNumber::of(&found).ok_or(Errno::NOSYS)?;
+        let has_birth = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+        let born = has_birth.then_some((found.stx_btime.tv_sec, found.stx_btime.tv_nsec));
+        Ok(Identity { mount, key: identity_of(&found), born })
     }
 }
 
@@ -143,7 +132,7 @@ impl SharedDirectory {
             .advise("statx tells of mounts since Linux 5.8"),
             error => Error::file(format!("open directory {path:?}"), error.into()),
         })?;
-        let pin = (!identity.is_mount_unique).then_some(opened);
+        let pin = matches!(identity.mount, MountNumber::Reused(_)).then_some(opened);
         Ok(SharedDirectory { path, known: Known::Here(identity), _pin: pin })
     }
 
