@@ -982,7 +982,8 @@ fn a_full_disk_leaves_the_old_file() {
             "xfs" => Some(("other", 0..0, &["-b"][..])),
             _ => None,
         };
-        let cases = [("grows", 0..0, &[][..]), ("filled", 2 << 20..6 << 20, &[])];
+        let cases =
+            [("grows", 0..0, &[][..]), ("filled", 2 << 20..6 << 20, &[]), ("kept", 0..0, &["-b"][..])];
         for (name, holes, options) in cases.into_iter().chain(other) {
             // One of its own each: what was removed is free a while later.
             let place = a.directory(&format!("{kind}-{name}"));
@@ -1002,7 +1003,7 @@ fn a_full_disk_leaves_the_old_file() {
                 tool(&["mount", "-o", "loop", image.to_str().unwrap(), place.to_str().unwrap()]);
             }
             let copy = place.join("copy");
-            let old = if name == "grows" { &old[..4 << 20] } else { &old };
+            let old = if ["grows", "kept"].contains(&name) { &old[..4 << 20] } else { &old };
             write(&source.join(name), &new, 0);
             write(&copy.join(name), old, -100);
             let there = fs::File::options().write(true).open(copy.join(name)).unwrap();
@@ -1013,13 +1014,21 @@ fn a_full_disk_leaves_the_old_file() {
                 there.set_modified(time(-100)).unwrap();
             }
             let before = fs::read(copy.join(name)).unwrap();
+            // There is room for what the file takes, and not for its backup as well: an older one stays.
+            let kept = format!("{name}~");
+            let has_older = name == "kept";
+            let older = has_older.then(|| (kept.clone(), b"older".to_vec()));
+            if let Some((kept, older)) = &older {
+                write(&copy.join(kept), older, -200);
+            }
+            let spare = if has_older { 14 << 20 } else { 9 << 20 };
             let seen = || {
                 let found = fs::metadata(copy.join(name)).unwrap();
                 (found.ino(), found.len(), found.blocks(), found.mtime(), found.mode())
             };
             there.sync_all().unwrap();
             let was = seen();
-            // Room for what comes beside it, and for no more than a quarter of what it is to get.
+            // Else room for what comes beside it, and for no more than a quarter of what it is to get.
             let ballast = fs::File::create(place.join("ballast")).unwrap();
             let free = || {
                 let found = rustix::fs::statvfs(&place).unwrap();
@@ -1027,11 +1036,11 @@ fn a_full_disk_leaves_the_old_file() {
             };
             if kind == "tmpfs" {
                 let taken = rustix::fs::statvfs(&place).map(|it| (it.f_blocks - it.f_bfree) * it.f_frsize);
-                let size = format!("remount,size={}", taken.unwrap() + (9 << 20));
+                let size = format!("remount,size={}", taken.unwrap() + spare);
                 tool(&["mount", "-o", &size, place.to_str().unwrap()]);
             } else {
                 let flags = rustix::fs::FallocateFlags::empty();
-                rustix::fs::fallocate(&ballast, flags, 0, free() - (9 << 20)).unwrap();
+                rustix::fs::fallocate(&ballast, flags, 0, free() - spare).unwrap();
             }
             let room = free();
             let dray = || a.dray().args(["sync", "-a", "--inplace"]).args(options);
@@ -1046,8 +1055,12 @@ fn a_full_disk_leaves_the_old_file() {
                 let is_free = free() + (64 << 10) > room;
                 assert!(is_free || kind == "btrfs", "{kind} {name}: {} of {room}", free());
             }
-            let _ = fs::remove_file(copy.join(format!("{name}~")));
-            assert_eq!(data::names(&copy), [name], "{kind}");
+            let others = || {
+                let names = data::names(&copy).into_iter().map(|it| it.into_string().unwrap());
+                let read = |it: String| (it.clone(), fs::read(copy.join(it)).unwrap());
+                names.filter(|it| it != name).map(read).collect::<Vec<_>>()
+            };
+            assert!(others().into_iter().eq(older), "{kind} {name}: {:?}", data::names(&copy));
             drop(ballast);
             fs::remove_file(place.join("ballast")).unwrap();
             rustix::fs::syncfs(fs::File::open(&place).unwrap()).unwrap();
@@ -1057,8 +1070,8 @@ fn a_full_disk_leaves_the_old_file() {
             run().expect(0);
             assert!(fs::read(copy.join(name)).unwrap() == new, "{kind} {name}");
             assert_eq!((seen().0, seen().1), (was.0, new.len() as u64), "{kind} {name}");
-            fs::remove_file(copy.join(name)).unwrap();
-            let _ = fs::remove_file(copy.join(format!("{name}~")));
+            let is_kept = options.contains(&"-b").then_some((kept, before));
+            assert!(others().into_iter().eq(is_kept), "{kind} {name}: {:?}", data::names(&copy));
         }
     }
 }

@@ -36,6 +36,9 @@ pub struct BackupOptions {
     pub suffix: Vec<u8>,
 }
 
+/// What fails where what is there is kept as a copy.
+const COPYING: &str = "copy what is there to keep it";
+
 /// Whether what is kept is still needed in its place.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Away {
@@ -170,13 +173,15 @@ impl Settings {
         root == Some(identity(found))
     }
 
-    /// Keeps what stands under `name` of `directory`, at this path below the destination, if that is asked for. True if it is not there any more.
+    /// Keeps what stands under `name` of `directory`, at this path below the destination, if that is asked for. True if it is not there any more. A copy takes its name, and the place
+    /// of an older one, once it is whole and `may_stand` agrees.
     pub(super) fn back_up(
         &self,
         directory: &Directory,
         name: &[u8],
         path: &dyn Fn() -> Vec<u8>,
         away: Away,
+        may_stand: &dyn Fn() -> Result<()>,
     ) -> Result<bool> {
         if self.unlinked.borrow().is_some()
             && let Ok(found) = directory.stat(name)
@@ -226,7 +231,7 @@ impl Settings {
         match moved {
             Ok(moved) => Ok(moved),
             Err(Errno::XDEV | Errno::PERM | Errno::MLINK | Errno::OPNOTSUPP | Errno::NOSYS) => {
-                self.copy_aside(&from, &found, &kept_at, away).map(|()| false)
+                self.copy_aside(&from, &found, &kept_at, away, may_stand).map(|()| false)
             }
             Err(error) => Err(Error::file("keep what is there", error.into())),
         }
@@ -312,18 +317,24 @@ impl Settings {
     }
 
     /// Copies `from`, which `found` tells of, to `to`. What it is a copy of goes then: it is on disk first where that is deleted, and with `--fsync`.
-    fn copy_aside(&self, from: &Place<'_>, found: &Statx, to: &Place<'_>, away: Away) -> Result<()> {
-        let what = "copy what is there to keep it";
+    fn copy_aside(
+        &self,
+        from: &Place<'_>,
+        found: &Statx,
+        to: &Place<'_>,
+        away: Away,
+        may_stand: &dyn Fn() -> Result<()>,
+    ) -> Result<()> {
         let is_last = away == Away::Deleted || self.is_durable();
         if file_type(found) == FileType::RegularFile {
-            self.copy_file(from, to, away, is_last).map_err(|error| error.context(what))?;
+            self.copy_file(from, to, (away, is_last), may_stand)?;
         } else {
-            copy_special(from, found, to).map_err(|error| Error::file(what, error))?;
+            copy_special(from, found, to).map_err(|error| Error::file(COPYING, error))?;
         }
         if is_last {
             // And its name.
             rustix::fs::fsync(to.directory)
-                .map_err(|error| Error::file("make the copy durable", error.into()).context(what))?;
+                .map_err(|error| Error::file("make the copy durable", error.into()).context(COPYING))?;
         }
         Ok(())
     }
@@ -333,8 +344,14 @@ impl Settings {
     }
 
     /// Copies a file, which is on disk then if it `is_last`; where a file system tells late that it did not take it, it is asked in any case.
-    fn copy_file(&self, from: &Place<'_>, to: &Place<'_>, away: Away, is_last: bool) -> Result<()> {
-        let failed = |error| Error::file("read it", error);
+    fn copy_file(
+        &self,
+        from: &Place<'_>,
+        to: &Place<'_>,
+        (away, is_last): (Away, bool),
+        may_stand: &dyn Fn() -> Result<()>,
+    ) -> Result<()> {
+        let failed = |error| Error::file("read it", error).context(COPYING);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let source = from.directory.open_at(from.name, flags, Mode::empty());
         let source = source.map_err(|error| {
@@ -360,7 +377,7 @@ impl Settings {
         let made = put(to, &mut |temporary| {
             let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
             let made = File::from(to.directory.open_at(temporary, flags, Mode::RUSR | Mode::WUSR)?);
-            copied = fill(&made);
+            copied = fill(&made).map_err(|error| error.context(COPYING)).and_then(|()| may_stand());
             if copied.is_err() {
                 let _ = rustix::fs::unlinkat(to.directory, &temporary[..], AtFlags::empty());
                 return Err(io::ErrorKind::Interrupted.into());
@@ -368,7 +385,7 @@ impl Settings {
             Ok(())
         });
         copied?;
-        made.map_err(|error| Error::file("write the copy", error))
+        made.map_err(|error| Error::file("write the copy", error).context(COPYING))
     }
 
     /// `Refused` if the backups would go into a source of this run.

@@ -300,10 +300,20 @@ impl OpenDirectory {
 
     /// Keeps what stands under `name`, if that is asked for. True if it is not there any more.
     pub(super) fn back_up(&self, name: &Name, away: Away) -> Result<bool> {
+        self.back_up_once(name, away, &|| Ok(()))
+    }
+
+    /// The same, once `may_stand` agrees.
+    pub(super) fn back_up_once(
+        &self,
+        name: &Name,
+        away: Away,
+        may_stand: &dyn Fn() -> Result<()>,
+    ) -> Result<bool> {
         if self.is_new {
             return Ok(false);
         }
-        self.settings.back_up(&self.directory, name.as_bytes(), &|| self.path(name), away)
+        self.settings.back_up(&self.directory, name.as_bytes(), &|| self.path(name), away, may_stand)
     }
 
     /// `made` is to take the place of the directory `name`, once all that is in that has been deleted; under which name it waits. That

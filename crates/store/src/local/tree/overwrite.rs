@@ -418,16 +418,14 @@ impl FileTarget {
             let _ = rustix::fs::futimens(new.file(), &times_of(kept.mtime));
         }
         let check = || settings.check_stop();
-        // Before the backup, too: an older one is not to make way for nothing.
+        let from = new.file().try_clone().map_err(|error| Error::file("read what came", error))?;
         let room = Over::new(&there.file, there.found.stx_size, there.is_readable, &check);
-        self.try_room(&room, &there.found, (new.file(), size_bytes), false)?;
-        let begun = self.begin(existing, &mut new, &there.found)?;
-        if settings.sync().is_some_and(|sync| sync.backup.is_some()) {
-            self.try_room(&room, &there.found, (new.file(), size_bytes), true)?;
-        }
+        let has_room = |has_backup| self.try_room(&room, &there.found, (&from, size_bytes), has_backup);
+        // Before a backup is made, for which there may be no need, and with it: an older one is not to make way for nothing.
+        has_room(false)?;
+        let begun = self.begin(existing, &mut new, &there.found, &|| has_room(true))?;
         // See `distrusts_half`.
         let is_readable = there.is_readable && !(is_durable && begun.is_left);
-        let from = new.file().try_clone().map_err(|error| Error::file("read what came", error))?;
         let naming = RefCell::new(&mut new);
         let before = || self.begin_to_write(existing, &there, &mut naming.borrow_mut(), &begun, mode);
         let over =
@@ -464,9 +462,15 @@ impl FileTarget {
         Ok(existing.which.identity)
     }
 
-    /// Keeps the file that is there, if that is asked for, and has `new` wait beside it, locked. Of two runs one alone comes so far. If a run before this one left the file, which
-    /// `found` tells of, neither old nor new, `new` takes the place of what waits for it.
-    pub(super) fn begin(&self, existing: &Existing, new: &mut NewFile, found: &Statx) -> Result<Begun> {
+    /// Keeps the file that is there, if that is asked for and, once it is copied, `may_keep` agrees, and has `new` wait beside it, locked. Of two runs one alone comes so far. If a run
+    /// before this one left the file, which `found` tells of, neither old nor new, `new` takes the place of what waits for it.
+    pub(super) fn begin(
+        &self,
+        existing: &Existing,
+        new: &mut NewFile,
+        found: &Statx,
+        may_keep: &dyn Fn() -> Result<()>,
+    ) -> Result<Begun> {
         let directory = &self.directory;
         let whole = name_of_whole(directory.inode, &self.name, found);
         self.hold_left(&whole)?;
@@ -476,7 +480,7 @@ impl FileTarget {
         new.wait_as(&self.name, claim, left.0).map_err(not_named)?;
         let (is_left, _held) = self.hold_left(&whole)?;
         // Not what another run began to change.
-        directory.back_up(&self.name, existing.away())?;
+        directory.back_up_once(&self.name, existing.away(), may_keep)?;
         let begun = Begun { whole, is_left };
         if is_left {
             self.name_whole(existing, new, &begun)?;

@@ -658,7 +658,9 @@ impl Doomed {
     /// Removes one entry of the directory at hand, or keeps it elsewhere; false if it is gone already.
     fn remove(&self, orders: &Orders<'_>, name: &[u8], is_directory: bool) -> Result<bool> {
         let Some(parent) = self.innermost().filter(|_| !orders.is_dry) else { return Ok(true) };
-        if !is_directory && orders.settings.back_up(parent, name, &|| self.path.clone(), Away::Deleted)? {
+        if !is_directory
+            && orders.settings.back_up(parent, name, &|| self.path.clone(), Away::Deleted, &|| Ok(()))?
+        {
             return Ok(true);
         }
         let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
