@@ -131,7 +131,10 @@ impl Grounds {
             return Ok(());
         }
         let mut look = || {
-            let text = fs::read(MOUNTINFO).map_err(|error| Error::file("read what is mounted", error))?;
+            let text = fs::read(MOUNTINFO).map_err(|error| {
+                Error::file(format!("read in {MOUNTINFO} what is mounted"), error)
+                    .advise("mount /proc here: without it nothing tells a disk that went from files that did")
+            })?;
             roots.iter().try_for_each(|root| self.check_mounts(&text, root))?;
             self.check_read(roots)
         };
