@@ -11,10 +11,10 @@ use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand};
 pub(crate) const EXIT_CODES: [(u8, &str); 10] = [
     (0, "done"),
     (1, "internal error"),
-    (2, "usage"),
+    (2, "usage, a mangled ticket included"),
     (3, "not found"),
     (4, "verification failed, or the source changed"),
-    (5, "unreachable or timed out"),
+    (5, "unreachable, timed out, or the other end breaks the protocol"),
     (6, "refused, by the other side or by this machine (a busy port, a place that may not be written)"),
     (7, "no space"),
     (8, "some entries failed, the rest is done; doctor: something is not as it should be"),

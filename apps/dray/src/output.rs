@@ -215,13 +215,14 @@ impl Output {
         ));
     }
 
-    /// Prints a line of a result that was asked for. What comes from elsewhere is fit for a terminal already.
+    /// Prints a line of a list that was asked for. What comes from elsewhere is fit for a terminal already.
     pub(crate) fn line(&self, text: &str) {
-        let state = self.state();
-        match &state.bar {
-            Some(bar) => bar.suspend(|| line(&mut std::io::stdout(), text)),
-            None => line(&mut std::io::stdout(), text),
-        }
+        let bar = self.state().bar.clone();
+        let print = || self.must("list", text);
+        match bar {
+            Some(bar) => bar.suspend(print),
+            None => print(),
+        };
     }
 
     /// Says what a tree copy did, or, without a change, would have done.

@@ -195,6 +195,9 @@ fn a_result_that_cannot_be_printed_is_an_error() {
         (&["--help"], "cannot write standard output"),
         (&["man"], "cannot write standard output"),
         (&["completions", "bash"], "cannot write standard output"),
+        (&["sync", "--list-only", "file"], "cannot print the list"),
+        (&["sync", "-ain", "file", "copy"], "cannot print the list"),
+        (&["sync", "-a", "--stats", "file", "copy"], "cannot print the list"),
     ] {
         let (code, _, err) = end(dray(dir.path()).args(arguments).stdout(full()).spawn().unwrap());
         assert_eq!(code, Some(1), "{arguments:?}: {err}");
@@ -211,8 +214,17 @@ fn a_result_that_cannot_be_printed_is_an_error() {
         assert_eq!(code, Some(1), "{err}");
         assert!(err.contains("cannot print the ticket"), "{err}");
     }
+    // What was to be done is done all the same.
+    assert_eq!(std::fs::read(dir.path().join("copy")).unwrap(), b"bytes");
     // Who reads the beginning of a page (`| head`) has what he wants.
-    for page in [&["--help"][..], &["cp", "--help"], &["--version"], &["man"], &["completions", "bash"]] {
+    for page in [
+        &["--help"][..],
+        &["cp", "--help"],
+        &["--version"],
+        &["man"],
+        &["completions", "bash"],
+        &["sync", "--list-only", "file"],
+    ] {
         let (reader, writer) = std::io::pipe().unwrap();
         drop(reader);
         let (code, _, err) = end(dray(dir.path()).args(page).stdout(writer).spawn().unwrap());
