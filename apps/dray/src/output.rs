@@ -118,22 +118,22 @@ impl Output {
     /// A line on standard output that somebody waits for; false if it cannot be printed, which [`Output::check`] tells, but for the rest of a plan,
     /// listing or report of which the beginning was enough.
     fn must(&self, what: &str, text: &str) -> bool {
-        let printed = print(format!("{text}\n").as_bytes());
-        let is_printed = printed.is_ok();
-        if let Err(cause) = printed {
-            let is_closed = cause.kind() == std::io::ErrorKind::BrokenPipe;
-            let mut state = self.state();
-            state.has_left |= is_closed && matches!(what, "plan" | "list" | "findings");
-            if is_closed && state.has_left {
-                return false;
-            }
-            drop(state);
+        self.require(what, print(format!("{text}\n").as_bytes()))
+    }
+
+    /// The same of what was printed.
+    fn require(&self, what: &str, printed: std::io::Result<()>) -> bool {
+        let Err(cause) = printed else { return true };
+        let is_closed = cause.kind() == std::io::ErrorKind::BrokenPipe;
+        let mut state = self.state();
+        state.has_left |= is_closed && matches!(what, "plan" | "list" | "findings");
+        if !(is_closed && state.has_left) {
             let error = Error::new(ErrorKind::Internal, format!("cannot print the {what}"))
                 .caused_by(cause)
                 .advise("send standard output to where it can be written, and try again");
-            self.state().lost.get_or_insert(error);
+            state.lost.get_or_insert(error);
         }
-        is_printed
+        false
     }
 
     /// Prints a result on standard output: `text`, unless quiet, or `value` with `--json`.
@@ -217,12 +217,14 @@ impl Output {
 
     /// Prints a line of a list that was asked for. What comes from elsewhere is fit for a terminal already.
     pub(crate) fn line(&self, text: &str) {
-        let bar = self.state().bar.clone();
-        let print = || self.must("list", text);
-        match bar {
+        let state = self.state();
+        let print = || print(format!("{text}\n").as_bytes());
+        let printed = match &state.bar {
             Some(bar) => bar.suspend(print),
             None => print(),
         };
+        drop(state);
+        self.require("list", printed);
     }
 
     /// Says what a tree copy did, or, without a change, would have done.

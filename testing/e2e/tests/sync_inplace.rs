@@ -1075,3 +1075,91 @@ fn a_full_disk_leaves_the_old_file() {
         }
     }
 }
+
+/// S86: room is tried for where the file has no bytes, as the file was not given it there, nor is what it was given elsewhere room for that; where its blocks are its own alone they take none, and in an
+/// overlay its disk is that of what changed.
+#[test]
+fn room_is_tried_where_it_is_needed() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let source = a.directory("source");
+    let script = r#"
+        set -e; kind=$1; place=$2; mkdir -p "$place"; cd "$place"
+        free() { stat -f -c "%a %S" at | { read -r blocks size; echo $((blocks * size)); }; }
+        disk() { truncate -s 400M image; "mkfs.$1" -q $2 image; mkdir at; mount -o loop image at; }
+        case $kind in
+            given) disk xfs; fallocate -l 8M at/f; truncate -s 16M at/f;
+                   printf old | dd of=at/f bs=1 seek=9000000 conv=notrunc status=none; truncate -s 8M new; head -c 8M /dev/urandom >>new; leave=10240;;
+            clusters) disk ext4 "-F -m 0 -O bigalloc -C 65536"; truncate -s 16M at/f; truncate -s 16M new; i=0;
+                   while [ $i -lt 128 ]; do dd if=/dev/urandom of=new bs=4k count=1 seek=$((i * 32)) conv=notrunc status=none; i=$((i + 1)); done; leave=12288;;
+            elsewhere) disk xfs; head -c 16M /dev/urandom >at/f; head -c 16M /dev/urandom >new; leave=20480;;
+            unshared) disk xfs "-m reflink=0"; head -c 16M /dev/urandom >at/f; head -c 16M /dev/urandom >new; leave=36864;;
+            pieces) disk ext4 "-F -m 0"; truncate -s 6M at/f; truncate -s 6M new; i=0;
+                   head -c 6M /dev/urandom >new; while [ $i -lt 768 ]; do dd if=new of=at/f bs=4k count=1 skip=$((i * 2)) seek=$((i * 2)) conv=notrunc status=none; i=$((i + 1)); done; leave=9232;;
+            tight) disk xfs; head -c 512K /dev/urandom >at/f; head -c 1536K /dev/urandom >new; leave=1552;;
+            anew) disk btrfs; head -c 16M /dev/urandom >at/f; head -c 16M /dev/urandom >new; leave=24576;;
+            overlay) mkdir lower upper at; mount -t tmpfs tmpfs lower; mount -t tmpfs tmpfs upper; mkdir upper/u upper/w; head -c 4M /dev/urandom >lower/f;
+                   touch -d 2001-01-01 lower/f; cp lower/f old; mount -t overlay overlay -o lowerdir=lower,upperdir=upper/u,workdir=upper/w at; head -c 8M /dev/urandom >new;
+                   touch at/other; used=$(stat -f -c "%b %f %S" upper | { read -r all free size; echo $(((all - free) * size)); }); leave=;
+                   mount -o "remount,size=$((used + (13 << 20)))" upper;;
+        esac
+        if [ -n "$leave" ]; then
+            touch -d 2001-01-01 "$(readlink -f at/f)"; cp --sparse=never at/f old
+            # What is in memory of it tells more of where it has blocks.
+            umount at; mount -o loop image at
+            fallocate -l $(($(free) - (leave << 10))) at/ballast; sync -f at
+        fi
+    "#;
+    // Exit code, and whether the file is the new one then.
+    let cases: [(&str, &[&str], i32); 8] = [
+        ("given", &[], 7),
+        ("clusters", &[], 7),
+        ("elsewhere", &["-b", "--backup-dir=../kept"], 0),
+        ("unshared", &["-b"], 0),
+        ("pieces", &[], 7),
+        ("tight", &[], 7),
+        ("anew", &[], 7),
+        ("overlay", &[], 7),
+    ];
+    for (kind, options, code) in cases {
+        let place = source.join(kind);
+        tool(&["bash", "-c", script, "bash", kind, place.to_str().unwrap()]);
+        let to = fs::canonicalize(place.join("at/f")).unwrap();
+        let [old, new] = ["old", "new"].map(|name| fs::read(place.join(name)).unwrap());
+        let dray = a.dray().args(["sync", "-a", "--inplace"]).args(options);
+        let said = dray.arg(place.join("new")).arg(&to).run();
+        let now = fs::read(&to).unwrap();
+        assert!(now == if code == 0 { new } else { old }, "{kind}: neither, or not what it is to be: {said}");
+        assert_eq!(said.code(), Some(code), "{kind}: {said}");
+        assert_eq!(
+            data::names(to.parent().unwrap()).iter().filter(|name| is_ours(Path::new(name))).count(),
+            0,
+            "{kind}"
+        );
+    }
+}
+
+/// S86: what a run that was killed left neither old nor new takes room for the file once more to come to its end, and no more, though it grows: what waits beside it goes first.
+#[test]
+fn what_was_begun_is_ended_in_the_room_of_one() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, place) = (a.directory("source"), a.directory("place"));
+    tool(&["mount", "-t", "tmpfs", "tmpfs", place.to_str().unwrap()]);
+    let [old, new] = [1, 2].map(|seed| data::random_bytes(8 << 20, seed));
+    write(&source.join("f"), &new, 0);
+    write(&place.join("f"), &old[..4 << 20], -100);
+    let run = |program: dray_e2e::Program<'_>| {
+        program.args(["-a", "--inplace"]).arg(source.join("f")).arg(&place).run()
+    };
+    let killed = run(traced(a, &place.join("f"), &a.file("log"), Some(3)));
+    assert_ne!(killed.code(), Some(0), "{killed}");
+    let half = fs::read(place.join("f")).unwrap();
+    assert!(half != new && half[..4 << 20] != old[..4 << 20] && fs::read(left(&place)).unwrap() == new);
+    let taken = rustix::fs::statvfs(&place).map(|it| (it.f_blocks - it.f_bfree) * it.f_frsize).unwrap();
+    let size = format!("remount,size={}", taken + (9 << 20));
+    tool(&["mount", "-o", &size, place.to_str().unwrap()]);
+    run(a.dray().arg("sync")).expect(0);
+    assert!(fs::read(place.join("f")).unwrap() == new);
+    assert_eq!(data::names(&place), ["f"]);
+}

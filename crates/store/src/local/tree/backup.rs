@@ -21,7 +21,7 @@ use super::contested::key;
 use super::delete::{Identity, device, identity};
 use super::directory::{Directory, stat_fd_for};
 use super::overwrite::{FACTS, Which, is_half, replaced};
-use super::place::times_of;
+use super::place::{lacks_unnamed, times_of};
 use super::settings::{Settings, mtime_of};
 use super::special;
 use super::temporary::{self, Temporary, is_temporary};
@@ -174,14 +174,14 @@ impl Settings {
     }
 
     /// Keeps what stands under `name` of `directory`, at this path below the destination, if that is asked for. True if it is not there any more. A copy takes its name, and the place
-    /// of an older one, once it is whole and `may_stand` agrees.
+    /// of an older one, once it is whole and `may_stand`, which hears whether its blocks are those of what it is a copy of, agrees.
     pub(super) fn back_up(
         &self,
         directory: &Directory,
         name: &[u8],
         path: &dyn Fn() -> Vec<u8>,
         away: Away,
-        may_stand: &dyn Fn() -> Result<()>,
+        may_stand: &dyn Fn(bool) -> Result<()>,
     ) -> Result<bool> {
         if self.unlinked.borrow().is_some()
             && let Ok(found) = directory.stat(name)
@@ -323,7 +323,7 @@ impl Settings {
         found: &Statx,
         to: &Place<'_>,
         away: Away,
-        may_stand: &dyn Fn() -> Result<()>,
+        may_stand: &dyn Fn(bool) -> Result<()>,
     ) -> Result<()> {
         let is_last = away == Away::Deleted || self.is_durable();
         if file_type(found) == FileType::RegularFile {
@@ -349,7 +349,7 @@ impl Settings {
         from: &Place<'_>,
         to: &Place<'_>,
         (away, is_last): (Away, bool),
-        may_stand: &dyn Fn() -> Result<()>,
+        may_stand: &dyn Fn(bool) -> Result<()>,
     ) -> Result<()> {
         let failed = |error| Error::file("read it", error).context(COPYING);
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
@@ -362,8 +362,8 @@ impl Settings {
         if is_other(away, &found, from.directory, from.name) {
             return Err(replaced());
         }
-        let fill = |made: &File| -> Result<()> {
-            self.copy_content(&source, &found, made)?;
+        let fill = |made: &File| -> Result<bool> {
+            let is_shared = self.copy_content(&source, &found, made)?;
             keep_all(source.as_fd(), made.as_fd(), &found, &mut self.told.borrow_mut());
             let there =
                 stat_fd_for(made.as_fd(), FACTS).map_err(|error| Error::file("look at the copy", error))?;
@@ -371,18 +371,27 @@ impl Settings {
             if is_last || self.fails_late(device, made.as_fd()) {
                 rustix::fs::fsync(made).map_err(|error| Error::file("write the copy", error.into()))?;
             }
-            Ok(())
+            Ok(is_shared)
         };
         let mut copied = Ok(());
         let made = put(to, &mut |temporary| {
-            let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-            let made = File::from(to.directory.open_at(temporary, flags, Mode::RUSR | Mode::WUSR)?);
-            copied = fill(&made).map_err(|error| error.context(COPYING)).and_then(|()| may_stand());
+            // Without a name, where there is that, nothing of it is left by who is killed.
+            let (made, is_named) = match to.directory.unnamed() {
+                Err(error) if lacks_unnamed(&error) => {
+                    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+                    (to.directory.open_at(temporary, flags, Mode::RUSR | Mode::WUSR)?, true)
+                }
+                unnamed => (unnamed?, false),
+            };
+            let made = File::from(made);
+            copied = fill(&made).map_err(|error| error.context(COPYING)).and_then(may_stand);
             if copied.is_err() {
-                let _ = rustix::fs::unlinkat(to.directory, &temporary[..], AtFlags::empty());
+                if is_named {
+                    let _ = rustix::fs::unlinkat(to.directory, &temporary[..], AtFlags::empty());
+                }
                 return Err(io::ErrorKind::Interrupted.into());
             }
-            Ok(())
+            if is_named { Ok(()) } else { self.link_unnamed(made.as_fd(), to.directory, &temporary[..]) }
         });
         copied?;
         made.map_err(|error| Error::file("write the copy", error).context(COPYING))

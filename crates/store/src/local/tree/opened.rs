@@ -300,15 +300,15 @@ impl OpenDirectory {
 
     /// Keeps what stands under `name`, if that is asked for. True if it is not there any more.
     pub(super) fn back_up(&self, name: &Name, away: Away) -> Result<bool> {
-        self.back_up_once(name, away, &|| Ok(()))
+        self.back_up_once(name, away, &|_| Ok(()))
     }
 
-    /// The same, once `may_stand` agrees.
+    /// The same, once `may_stand` agrees to a copy.
     pub(super) fn back_up_once(
         &self,
         name: &Name,
         away: Away,
-        may_stand: &dyn Fn() -> Result<()>,
+        may_stand: &dyn Fn(bool) -> Result<()>,
     ) -> Result<bool> {
         if self.is_new {
             return Ok(false);

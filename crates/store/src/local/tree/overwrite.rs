@@ -24,6 +24,7 @@ use super::delete::made_at;
 use super::directory::{Directory, stat_fd, stat_fd_for};
 use super::listing::Listing;
 use super::look::is_overlay;
+use super::mounts::MountNumber;
 use super::opened::OpenDirectory;
 use super::place::{FileTarget, Identity, Kept, NewFile, Now, identity_of, times_of};
 use super::removing::mark_changed;
@@ -420,10 +421,15 @@ impl FileTarget {
         let check = || settings.check_stop();
         let from = new.file().try_clone().map_err(|error| Error::file("read what came", error))?;
         let room = Over::new(&there.file, there.found.stx_size, there.is_readable, &check);
-        let has_room = |has_backup| self.try_room(&room, &there.found, (&from, size_bytes), has_backup);
+        // What is neither old nor new already has nothing to lose, and what waits for it goes before the first byte.
+        let is_half = is_half(&directory.directory, self.name.as_bytes(), &there.found);
+        let has_room = |is_shared| match is_half || !self.is_beside(&there) {
+            true => Ok(()),
+            false => try_room(&room, &from, size_bytes, (&directory.directory, is_shared)),
+        };
         // Before a backup is made, for which there may be no need, and with it: an older one is not to make way for nothing.
         has_room(false)?;
-        let begun = self.begin(existing, &mut new, &there.found, &|| has_room(true))?;
+        let begun = self.begin(existing, &mut new, &there.found, &has_room)?;
         // See `distrusts_half`.
         let is_readable = there.is_readable && !(is_durable && begun.is_left);
         let naming = RefCell::new(&mut new);
@@ -469,7 +475,7 @@ impl FileTarget {
         existing: &Existing,
         new: &mut NewFile,
         found: &Statx,
-        may_keep: &dyn Fn() -> Result<()>,
+        may_keep: &dyn Fn(bool) -> Result<()>,
     ) -> Result<Begun> {
         let directory = &self.directory;
         let whole = name_of_whole(directory.inode, &self.name, found);
@@ -490,19 +496,16 @@ impl FileTarget {
         Ok(begun)
     }
 
-    /// See [`try_room`].
-    fn try_room(
-        &self,
-        over: &Over<'_>,
-        found: &Statx,
-        (new, size_bytes): (&File, u64),
-        has_backup: bool,
-    ) -> Result<()> {
-        let directory = &self.directory;
-        // Of the disk of a file that is mounted from elsewhere nothing is known here.
-        let is_beside = (found.stx_dev_major, found.stx_dev_minor) == directory.device;
-        let beside = (&directory.directory, has_backup);
-        if is_beside { try_room(over, found, new, size_bytes, beside) } else { Ok(()) }
+    /// True if the file lies on the file system of its directory. Of the disk of one that is mounted from elsewhere nothing is known here. In an overlay of several file systems it may
+    /// have another device, and has the same mount.
+    fn is_beside(&self, there: &Open) -> bool {
+        let device = (there.found.stx_dev_major, there.found.stx_dev_minor);
+        let mount = |fd| stat_fd_for(fd, MountNumber::fact()).ok().and_then(|found| MountNumber::of(&found));
+        let is_of_mount = || {
+            let mount_there = mount(there.file.as_fd());
+            mount_there.is_some() && mount_there == mount(self.directory.directory.as_fd())
+        };
+        device == self.directory.device || is_of_mount()
     }
 
     /// Right before the first byte is written, and not for a file that is only compared: it is said to be neither old nor new, and from now on nobody opens it who may not have all of it.

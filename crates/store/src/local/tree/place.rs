@@ -423,7 +423,7 @@ impl Drop for FileTarget {
 }
 
 /// What file systems and kernels say that have no files without a name.
-fn lacks_unnamed(error: &io::Error) -> bool {
+pub(super) fn lacks_unnamed(error: &io::Error) -> bool {
     let code = error.raw_os_error();
     [Errno::OPNOTSUPP, Errno::ISDIR, Errno::INVAL, Errno::NOSYS]
         .iter()
@@ -602,17 +602,28 @@ impl NewFile {
 
     /// Makes `name` a name of this file.
     fn link(&self, name: &[u8]) -> io::Result<()> {
-        let (settings, directory) = (self.directory.settings(), &self.directory.directory);
-        if !settings.links_by_path.get() {
-            match rustix::fs::linkat(&self.file, "", directory, name, AtFlags::EMPTY_PATH) {
+        self.directory.settings().link_unnamed(self.file.as_fd(), &self.directory.directory, name)
+    }
+}
+
+impl Settings {
+    /// Makes `name` in `directory` a name of `file`, which may have none.
+    pub(super) fn link_unnamed(
+        &self,
+        file: BorrowedFd<'_>,
+        directory: &Directory,
+        name: &[u8],
+    ) -> io::Result<()> {
+        if !self.links_by_path.get() {
+            match rustix::fs::linkat(file, "", directory, name, AtFlags::EMPTY_PATH) {
                 // Kernels before 6.10 let only root do it so.
                 Err(Errno::NOENT | Errno::PERM) => {}
                 result => return Ok(result?),
             }
         }
-        let path = Directory::path_of(self.file.as_fd());
+        let path = Directory::path_of(file);
         rustix::fs::linkat(rustix::fs::CWD, path, directory, name, AtFlags::SYMLINK_FOLLOW)?;
-        settings.links_by_path.set(true);
+        self.links_by_path.set(true);
         Ok(())
     }
 }

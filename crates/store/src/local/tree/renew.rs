@@ -30,7 +30,7 @@ impl Settings {
 
     /// Copies the content of `from`, which was in the state that `found` tells of, to the empty file `to`, holes as holes. `Changed` if it is in another one before
     /// or after, `Interrupted` soon after the stop.
-    pub(super) fn copy_content(&self, from: &File, found: &Statx, to: &File) -> Result<()> {
+    pub(super) fn copy_content(&self, from: &File, found: &Statx, to: &File) -> Result<bool> {
         let failed = |error: io::Error| Error::file("copy what is here", error);
         let is_same = |now: &Statx| FileState::of(now).is_but_for_links(&FileState::of(found));
         let now = || stat_fd(from.as_fd()).map_err(failed);
@@ -38,7 +38,8 @@ impl Settings {
         if !is_same(&now()?) {
             return Err(changed());
         }
-        if ioctl_ficlone(to, from).is_err() {
+        let is_shared = ioctl_ficlone(to, from).is_ok();
+        if !is_shared {
             let has_holes = found.stx_blocks.saturating_mul(512) < found.stx_size;
             let mut at = 0;
             let mut take = |read: Read<'_>| {
@@ -58,7 +59,7 @@ impl Settings {
             }
             rustix::fs::ftruncate(to, end).map_err(|error| failed(error.into()))?;
         }
-        if is_same(&now()?) { Ok(()) } else { Err(changed()) }
+        if is_same(&now()?) { Ok(is_shared) } else { Err(changed()) }
     }
 
     /// True if the regular file that `found` tells of has other names, which are not to change with it: as with rsync's transfers, it is made anew then.

@@ -659,7 +659,7 @@ impl Doomed {
     fn remove(&self, orders: &Orders<'_>, name: &[u8], is_directory: bool) -> Result<bool> {
         let Some(parent) = self.innermost().filter(|_| !orders.is_dry) else { return Ok(true) };
         if !is_directory
-            && orders.settings.back_up(parent, name, &|| self.path.clone(), Away::Deleted, &|| Ok(()))?
+            && orders.settings.back_up(parent, name, &|| self.path.clone(), Away::Deleted, &|_| Ok(()))?
         {
             return Ok(true);
         }

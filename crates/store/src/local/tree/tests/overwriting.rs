@@ -61,7 +61,7 @@ pub(super) fn kill_at_first_byte(writer: &mut TreeWriter, entry: &Entry, content
     new.write(content).unwrap();
     let existing = target.existing.unwrap();
     let there = target.open_existing(&existing).unwrap();
-    let begun = target.begin(&existing, &mut new, &there.found, &|| Ok(())).unwrap();
+    let begun = target.begin(&existing, &mut new, &there.found, &|_| Ok(())).unwrap();
     target.begin_to_write(&existing, &there, &mut new, &begun, entry.metadata.mode).unwrap();
     drop(new);
     writer.settle(*target, None);
@@ -335,7 +335,7 @@ fn what_was_only_compared_keeps_its_owner_and_bits() {
         if is_moved {
             let existing = target.existing.unwrap();
             let there = target.open_existing(&existing).unwrap();
-            let begun = target.begin(&existing, &mut new, &there.found, &|| Ok(())).unwrap();
+            let begun = target.begin(&existing, &mut new, &there.found, &|_| Ok(())).unwrap();
             fs::rename(to.join("f"), &moved).unwrap();
             target.begin_to_write(&existing, &there, &mut new, &begun, 0o600).unwrap_err();
         } else {
@@ -562,14 +562,14 @@ fn what_was_moved_away_is_not_touched() {
         new.write(b"other bytes").unwrap();
         let existing = target.existing.unwrap();
         // Before it is compared, or while it is.
-        let begun = is_compared.then(|| target.begin(&existing, &mut new, &found, &|| Ok(())).unwrap());
+        let begun = is_compared.then(|| target.begin(&existing, &mut new, &found, &|_| Ok(())).unwrap());
         fs::rename(to.join("f"), to.join("g")).unwrap();
         if is_replaced {
             fs::write(to.join("f"), "somebody's").unwrap();
         }
         let result = match begun {
             Some(begun) => target.name_whole(&existing, &mut new, &begun),
-            None => target.begin(&existing, &mut new, &found, &|| Ok(())).map(|_| ()),
+            None => target.begin(&existing, &mut new, &found, &|_| Ok(())).map(|_| ()),
         };
         let error = result.unwrap_err();
         drop(new);
@@ -613,7 +613,7 @@ fn leave_whole(to: &Path, writer: &mut TreeWriter, name: &str, content: &[u8]) {
     new.file().set_modified(told_time()).unwrap();
     let found = target.directory.directory.stat_for(target.name.as_bytes(), FACTS).unwrap();
     let existing = target.existing.unwrap();
-    let begun = target.begin(&existing, &mut new, &found, &|| Ok(())).unwrap();
+    let begun = target.begin(&existing, &mut new, &found, &|_| Ok(())).unwrap();
     target.name_whole(&existing, &mut new, &begun).unwrap();
     drop(new);
     writer.settle(*target, None);
@@ -821,7 +821,7 @@ fn what_was_only_compared_is_the_old_file() {
     let mut new = target.create().unwrap();
     new.write(&NEW).unwrap();
     let found = target.directory.directory.stat_for(b"f", FACTS).unwrap();
-    target.begin(&target.existing.unwrap(), &mut new, &found, &|| Ok(())).unwrap();
+    target.begin(&target.existing.unwrap(), &mut new, &found, &|_| Ok(())).unwrap();
     new.stay();
     drop(new);
     writer.settle(*target, None);
@@ -1030,7 +1030,7 @@ fn a_number_that_was_given_out_again_is_another_file() {
     existing.which.made = Some((1, 1));
     let mut new = target.create().unwrap();
     new.write(b"other bytes").unwrap();
-    let error = target.begin(&existing, &mut new, &found, &|| Ok(())).unwrap_err();
+    let error = target.begin(&existing, &mut new, &found, &|_| Ok(())).unwrap_err();
     drop(new);
     assert_eq!((error.kind(), names(&to)), (ErrorKind::Changed, vec!["f".into()]));
     target.existing = Some(existing);
