@@ -190,7 +190,9 @@ impl FarEnd {
             Some(code) if code != 0 => {
                 let kind = ErrorKind::from_exit_code(code).unwrap_or(ErrorKind::Unreachable);
                 if is_heard {
-                    Error::new(kind, format!("dray on {host} ended with exit code {code}"))
+                    // Its own words were lost on the way.
+                    let why = if kind == ErrorKind::NoSpace { ": no space is left where it writes" } else { "" };
+                    Error::new(kind, format!("dray on {host} ended with exit code {code}{why}"))
                 } else {
                     let what = format!("{program} on {host} ended with exit code {code} without a word");
                     Error::new(kind, what).advise(format!(
