@@ -15,9 +15,10 @@ use super::directory::Directory;
 use super::removing::kind_of_disk;
 use super::writing_over::{Over, differing};
 
-/// What a file system may take besides for where the bytes lie: for each piece of them (an extent is 12 bytes on ext4 and 16 on XFS, in trees that may be half empty), and in any case.
-const PIECE_BYTES: u64 = 64;
-const TREE_BYTES: u64 = 64 << 10;
+/// What a file system may take besides for where the bytes lie: for each piece of them (an extent is 12 bytes on ext4 and 16 on XFS, in trees that may be half empty), and in any case. XFS sets
+/// several blocks aside for each change that it has not yet written down.
+const PIECE_BYTES: u64 = 512;
+const TREE_BYTES: u64 = 512 << 10;
 /// The least piece.
 const BLOCK_BYTES: u64 = 4096;
 /// File systems that write to new blocks (statfs(2)), Btrfs but for files that say otherwise.

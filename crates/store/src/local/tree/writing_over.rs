@@ -154,11 +154,11 @@ impl Over<'_> {
         Ok(written)
     }
 
-    /// Makes a hole, or zeros where the file system makes none.
+    /// Makes a hole, or zeros where the file system makes none, or has no room for what it would note of one: the blocks are there.
     fn clear(&self, at: u64, len: u64) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
         match rustix::fs::fallocate(self.there, flags, at, len) {
-            Err(Errno::OPNOTSUPP | Errno::NOSYS) => {
+            Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOSPC | Errno::DQUOT) => {
                 let zeros = [0; BLOCK_BYTES];
                 let mut done = 0;
                 while done < len {
