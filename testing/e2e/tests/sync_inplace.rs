@@ -1094,7 +1094,7 @@ fn room_is_tried_where_it_is_needed() {
                    while [ $i -lt 128 ]; do dd if=/dev/urandom of=new bs=4k count=1 seek=$((i * 32)) conv=notrunc status=none; i=$((i + 1)); done; leave=12288;;
             elsewhere) disk xfs; head -c 16M /dev/urandom >at/f; head -c 16M /dev/urandom >new; leave=20480;;
             unshared) disk xfs "-m reflink=0"; head -c 16M /dev/urandom >at/f; head -c 16M /dev/urandom >new; leave=36864;;
-            pieces) disk ext4 "-F -m 0"; truncate -s 6M at/f; truncate -s 6M new; i=0;
+            pieces) disk ext4 "-F -m 0"; truncate -s 6M at/f; i=0;
                    head -c 6M /dev/urandom >new; while [ $i -lt 768 ]; do dd if=new of=at/f bs=4k count=1 skip=$((i * 2)) seek=$((i * 2)) conv=notrunc status=none; i=$((i + 1)); done; leave=9232;;
             tight) disk xfs; head -c 512K /dev/urandom >at/f; head -c 1536K /dev/urandom >new; leave=1552;;
             anew) disk btrfs; head -c 16M /dev/urandom >at/f; head -c 16M /dev/urandom >new; leave=24576;;
@@ -1104,13 +1104,13 @@ fn room_is_tried_where_it_is_needed() {
                    mount -o "remount,size=$((used + (13 << 20)))" upper;;
         esac
         if [ -n "$leave" ]; then
-            touch -d 2001-01-01 "$(readlink -f at/f)"; cp --sparse=never at/f old
+            touch -d 2001-01-01 at/f; cp --sparse=never at/f old
             # What is in memory of it tells more of where it has blocks.
             umount at; mount -o loop image at
             fallocate -l $(($(free) - (leave << 10))) at/ballast; sync -f at
         fi
     "#;
-    // Exit code, and whether the file is the new one then.
+    // With 0 the file is the new one, with 7 the old one.
     let cases: [(&str, &[&str], i32); 8] = [
         ("given", &[], 7),
         ("clusters", &[], 7),
@@ -1124,18 +1124,15 @@ fn room_is_tried_where_it_is_needed() {
     for (kind, options, code) in cases {
         let place = source.join(kind);
         tool(&["bash", "-c", script, "bash", kind, place.to_str().unwrap()]);
-        let to = fs::canonicalize(place.join("at/f")).unwrap();
+        let to = place.join("at/f");
         let [old, new] = ["old", "new"].map(|name| fs::read(place.join(name)).unwrap());
         let dray = a.dray().args(["sync", "-a", "--inplace"]).args(options);
         let said = dray.arg(place.join("new")).arg(&to).run();
         let now = fs::read(&to).unwrap();
         assert!(now == if code == 0 { new } else { old }, "{kind}: neither, or not what it is to be: {said}");
         assert_eq!(said.code(), Some(code), "{kind}: {said}");
-        assert_eq!(
-            data::names(to.parent().unwrap()).iter().filter(|name| is_ours(Path::new(name))).count(),
-            0,
-            "{kind}"
-        );
+        let names = data::names(&place.join("at"));
+        assert!(!names.iter().any(|name| is_ours(Path::new(name))), "{kind}: {names:?}");
     }
 }
 

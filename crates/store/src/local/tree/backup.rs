@@ -360,7 +360,7 @@ impl Settings {
         let source = File::from(source);
         let found = stat_fd_for(source.as_fd(), FACTS).map_err(failed)?;
         if is_other(away, &found, from.directory, from.name) {
-            return Err(replaced());
+            return Err(replaced().context(COPYING));
         }
         let fill = |made: &File| -> Result<bool> {
             let is_shared = self.copy_content(&source, &found, made)?;
