@@ -202,7 +202,7 @@ pub(crate) enum Command {
         /// for the content
         #[arg(short = 'n', long)]
         dry_run: bool,
-        /// Send at most this much a second over all paths: KiB, or with a suffix K, M, G (1024), KB, MB, GB, B
+        /// Send at most this much a second over all paths: KiB, or with a suffix K, M, G, T (1024), KB, MB, GB, TB, B
         #[arg(long, value_name = "RATE", value_parser = crate::units::rate)]
         bwlimit: Option<crate::units::Rate>,
         /// Compress what is sent (zstd), over ssh alone: worth it below some 500 Mbit/s

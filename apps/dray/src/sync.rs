@@ -127,7 +127,7 @@ pub(crate) struct SyncArguments {
     /// Progress is shown on a terminal
     #[arg(long, hide = true)]
     progress: bool,
-    /// Leave larger files as they are: bytes, or with a suffix K, M, G (1024), KB, MB, GB
+    /// Leave larger files as they are: bytes, or with a suffix K, M, G, T (1024), KB, MB, GB, TB
     #[arg(long, value_name = "SIZE", value_parser = crate::units::size)]
     max_size: Option<u64>,
     /// Leave smaller files as they are
@@ -136,7 +136,7 @@ pub(crate) struct SyncArguments {
     /// Do not go into directories on another file system, nor delete there
     #[arg(short = 'x', long)]
     one_file_system: bool,
-    /// Send at most this much a second: KiB, or with a suffix K, M, G (1024), KB, MB, GB, B
+    /// Send at most this much a second: KiB, or with a suffix K, M, G, T (1024), KB, MB, GB, TB, B
     #[arg(long, value_name = "RATE", value_parser = crate::units::rate)]
     bwlimit: Option<crate::units::Rate>,
     /// Compress what is sent (zstd), over ssh alone
@@ -444,7 +444,7 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
         let wish = DirectoryWish { ticket, hints: Vec::new(), allow_local: arguments.local, destination };
         let telling = Telling { output, itemizes: arguments.itemize_changes, names: arguments.verbose > 0 };
         let copied = node.sync_directory(&wish, &options, &telling, stop)?;
-        tell_stats(&copied, arguments.stats, output);
+        tell_stats(&copied, arguments.stats, arguments.dry_run, output);
         return run::tell_copied(&copied, arguments.dry_run, begun.elapsed(), output);
     }
     if arguments.further.list_only {
@@ -458,7 +458,7 @@ pub(crate) fn run(arguments: SyncArguments, output: &Output, stop: &Stop) -> Res
         return follow(&node, &request, &telling, arguments.stats, stop);
     }
     let copied = node.copy_trees(&request, &telling, stop)?;
-    tell_stats(&copied, arguments.stats, output);
+    tell_stats(&copied, arguments.stats, arguments.dry_run, output);
     run::tell_copied(&copied, arguments.dry_run, begun.elapsed(), output)
 }
 
@@ -475,7 +475,7 @@ fn follow(
         has_come |= copied.has_come();
         let has_done = copied.files + copied.deleted + copied.failed > 0;
         if std::mem::take(&mut is_first) || has_done {
-            tell_stats(copied, has_stats, telling.output);
+            tell_stats(copied, has_stats, false, telling.output);
             telling.output.copied(copied, false, elapsed);
         }
     };

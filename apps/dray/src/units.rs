@@ -19,21 +19,21 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     total.map(Duration::from_secs).ok_or_else(|| "that time is out of range".into())
 }
 
-/// Parses a rate as `rsync --bwlimit` does: KiB a second, or with a suffix (`K`, `KiB`, `M`, `MiB`, `G` are powers of 1024, `KB`,
-/// `MB`, `GB` of 1000, `B` is bytes), also with a fraction. Bytes a second; `None` for 0, which means without limit.
+/// Parses a rate as `rsync --bwlimit` does: KiB a second, or with a suffix (`K`, `KiB`, `M`, `MiB`, `G`, `T` are powers of 1024, `KB`,
+/// `MB`, `GB`, `TB` of 1000, `B` is bytes), also with a fraction. Bytes a second; `None` for 0, which means without limit.
 pub(crate) fn rate(text: &str) -> Result<Rate, String> {
-    let bytes =
-        counted(text, 1024.0).ok_or("write KiB a second, or a number with K, M, G, KB, MB, GB or B")?;
+    let bytes = counted(text, 1024.0)
+        .ok_or("write KiB a second, or a number with K, M, G, T, KB, MB, GB, TB or B")?;
     if bytes == 0.0 {
         return Ok(Rate(None));
     }
     if (512.0..1e15).contains(&bytes) {
         return Ok(Rate(Some(bytes as u64)));
     }
-    Err("a rate is 512 bytes a second at least, or 0 for none".into())
+    Err("a rate is at least 512 bytes a second and less than 1000 TB, or 0 for none".into())
 }
 
-/// Parses a size as `rsync --max-size` does: bytes, or with the suffixes of [`rate`] and `T`; `+1` or `-1` behind it is that many bytes.
+/// Parses a size as `rsync --max-size` does: bytes, or with the suffixes of [`rate`]; `+1` or `-1` behind it is that many bytes.
 pub(crate) fn size(text: &str) -> Result<u64, String> {
     let (number, more) = match (text.strip_suffix("+1"), text.strip_suffix("-1")) {
         (Some(number), _) => (number, 1),

@@ -128,7 +128,9 @@ fn advice(slip: &clap::Error, told: &str) -> String {
                 return "run it once for each file: each has its own ticket and is served by its own command"
                     .into();
             }
-            if let Some(near) = context(slip, ContextKind::SuggestedArg) {
+            if let Some(near) = context(slip, ContextKind::SuggestedArg)
+                && context(slip, ContextKind::InvalidArg).is_none_or(|typed| is_near(&typed, &near))
+            {
                 return format!("did you mean {near}?");
             }
             let takes_files =
@@ -233,6 +235,12 @@ fn nearest(typed: &str) -> Option<String> {
     (far(&best) <= SLIPS_MAX && far(&best) < best.len()).then_some(best)
 }
 
+/// True if less than half of the letters of `option` would have to be typed otherwise.
+fn is_near(typed: &str, option: &str) -> bool {
+    let letters = option.bytes().filter(u8::is_ascii_alphanumeric).count();
+    2 * slips(typed.as_bytes(), option.as_bytes()) < letters
+}
+
 /// Letters to change, leave out, add or swap with their neighbour to turn one word into the other (optimal string
 /// alignment distance).
 fn slips(one: &[u8], other: &[u8]) -> usize {
@@ -287,6 +295,8 @@ mod tests {
             ("dray cp -v a h:", "'-v'", "ssh -v"),
             ("dray cp -V", "'-V'", "dray --version"),
             ("dray sync -V a b", "'-V'", "dray --version"),
+            ("dray sync --delte a b", "'--delte'", "did you mean --delete?"),
+            ("dray sync --foo a b", "'--foo'", "usage: dray sync"),
             ("dray cp --progress a b", "'--progress'", "by itself"),
             ("dray -v", "'-v'", "--version"),
             ("dray cp a", "two are needed", "usage: dray cp <SRC>... <DST>"),

@@ -23,6 +23,7 @@ pub mod daemon;
 pub mod data;
 pub mod events;
 pub mod gate;
+pub mod inplace;
 mod janitor;
 pub mod lab;
 pub mod live;

@@ -55,18 +55,28 @@ pub(super) fn shown(path: &Path) -> String {
     shown_name(path.as_os_str().as_bytes())
 }
 
-/// Says how much was done, if that is wanted.
-pub(super) fn tell_stats(copied: &TreeCopied, is_wanted: bool, output: &Output) {
+/// Says how much was done, or would be by a run that is not dry, if that is wanted.
+pub(super) fn tell_stats(copied: &TreeCopied, is_wanted: bool, is_dry: bool, output: &Output) {
     if is_wanted && !output.is_json() && !output.is_quiet() {
-        stats(copied).lines().for_each(|line| output.line(line));
+        stats(copied, is_dry).lines().for_each(|line| output.line(line));
     }
 }
 
-fn stats(copied: &TreeCopied) -> String {
+fn stats(copied: &TreeCopied, is_dry: bool) -> String {
+    let TreeCopied { entries, files, unchanged, bytes, deleted, failed, .. } = copied;
+    let (files, bytes, deleted) = if is_dry {
+        let files = format!("Number of entries to make, replace, compare or change: {files}");
+        (files, String::new(), format!("Number of entries to delete: {deleted}"))
+    } else {
+        let bytes = format!("Total bytes of content transferred: {bytes}\n");
+        (
+            format!("Number of files transferred: {files}"),
+            bytes,
+            format!("Number of deleted entries: {deleted}"),
+        )
+    };
     format!(
-        "Number of entries: {}\nNumber of files transferred: {}\nNumber of files unchanged: {}\nTotal bytes of content \
-         transferred: {}\nNumber of deleted entries: {}\nNumber of failed entries: {}",
-        copied.entries, copied.files, copied.unchanged, copied.bytes, copied.deleted, copied.failed
+        "Number of entries: {entries}\n{files}\nNumber of files unchanged: {unchanged}\n{bytes}{deleted}\nNumber of failed entries: {failed}"
     )
 }
 

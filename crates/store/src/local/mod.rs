@@ -9,6 +9,7 @@ mod delivered;
 pub mod delivery;
 mod directories;
 mod extents;
+mod file_systems;
 mod hashing;
 mod landing;
 mod object;

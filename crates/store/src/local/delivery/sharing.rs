@@ -8,41 +8,25 @@ use std::path::Path;
 use std::sync::atomic::Ordering;
 
 use dray_core::{Oid, Result};
-use rustix::fs::{StatFs, copy_file_range, fstatfs, ioctl_ficlone, statfs};
+use rustix::fs::{copy_file_range, ioctl_ficlone, statfs};
 
 use super::Delivery;
 use super::checkpoint::lock;
 use crate::local::SourceFile;
+use crate::local::file_systems::{PART_SHARERS, SHARELESS, kind_of, told};
 use crate::local::hashing::{Watch, hash_open};
 
 /// Times that a source which changes meanwhile is shared again.
 const TRIES_MAX: usize = 3;
-/// `f_type` (statfs(2)) of ext2 to ext4 and of tmpfs, which share no blocks: there nothing needs to be made to find out.
-const SHARELESS: [i64; 2] = [0xef53, 0x0102_1994];
-
-/// The same of btrfs, of XFS and of bcachefs, where parts of files can be shared. Elsewhere the kernel would copy them, and what it copied be read
-/// once more.
-const PART_SHARERS: [i64; 3] = [0x9123_683e, 0x5846_5342, 0xca45_1a4e];
 /// Where blocks of these begin on nearly all machines: only whole ones can be shared.
 const BLOCK_BYTES: u64 = 4096;
 
 /// Whether it is worth trying to share the blocks of `source` with a file in `directory`.
 pub fn may_share(source: &File, directory: &Path) -> bool {
-    match (kind(source), statfs(directory).map(|about| type_of(&about))) {
-        (Some(one), Ok(other)) => one == other && !SHARELESS.contains(&one),
+    match (kind_of(source), statfs(directory).map(|about| told(&about))) {
+        (Ok(one), Ok(other)) => one == other && !SHARELESS.contains(&one),
         _ => false,
     }
-}
-
-/// What kind of file system a file lies on.
-fn kind(file: &File) -> Option<i64> {
-    fstatfs(file).ok().map(|about| type_of(&about))
-}
-
-// The field's type differs between architectures.
-#[allow(clippy::unnecessary_cast)]
-fn type_of(about: &StatFs) -> i64 {
-    about.f_type as i64
 }
 
 impl Delivery {
@@ -79,7 +63,7 @@ impl Delivery {
     pub fn shares_parts(&self) -> bool {
         let shared = &self.shared;
         // Asked once: on a network it is a question to the other end.
-        let is_able = || kind(&shared.data).is_some_and(|kind| PART_SHARERS.contains(&kind));
+        let is_able = || kind_of(&shared.data).is_ok_and(|kind| PART_SHARERS.contains(&kind));
         !shared.failed_to_share.load(Ordering::Relaxed) && *shared.may_share_parts.get_or_init(is_able)
     }
 
@@ -95,7 +79,7 @@ impl Delivery {
         if !is_aligned(from) || !is_aligned(range.start) || !(is_aligned(range.end) || is_end) {
             return Ok(false);
         }
-        if !self.shares_parts() || kind(source) != kind(&shared.data) {
+        if !self.shares_parts() || kind_of(source).ok() != kind_of(&shared.data).ok() {
             return Ok(false);
         }
         shared.space.use_for_shared(&range);

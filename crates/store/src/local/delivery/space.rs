@@ -13,6 +13,7 @@ use dray_core::limits::UNIT_BYTES;
 
 use super::state::{Layout, UnitMap};
 use crate::local::extents::ZEROS;
+use crate::local::file_systems::{is_in_memory, kind_of};
 
 /// Units (8 MiB) for which room is reserved at once. More would keep every writer waiting for milliseconds, in which the
 /// pipes and sockets before it run full and their other ends stop.
@@ -126,13 +127,8 @@ fn punch(file: &File, range: Range<u64>) -> io::Result<()> {
 
 #[cfg(target_os = "linux")]
 pub(super) fn allocate(file: &File, range: Range<u64>) -> bool {
-    /// `f_type` of a file system in memory (statfs(2)). It has no layout to prepare, and the pages are cheaper to come by
-    /// in the writes themselves: 15 % of a whole get were spent here.
-    const TMPFS_MAGIC: i64 = 0x0102_1994;
-    // The field's type differs between architectures.
-    #[allow(clippy::unnecessary_cast)]
-    let is_in_memory = rustix::fs::fstatfs(file).is_ok_and(|fs| fs.f_type as i64 == TMPFS_MAGIC);
-    if is_in_memory {
+    // It has no layout to prepare, and the pages are cheaper to come by in the writes themselves: 15 % of a whole get were spent here.
+    if kind_of(file).is_ok_and(is_in_memory) {
         return false;
     }
     let flags = rustix::fs::FallocateFlags::empty();

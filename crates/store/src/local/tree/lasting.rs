@@ -5,10 +5,7 @@ use std::os::fd::OwnedFd;
 use minicbor::{Decode, Encode};
 use rustix::fs::{AtFlags, StatxFlags};
 
-/// File systems whose numbers of inodes stay what they are, which tell when a directory was made, and which have an id: ext4, XFS, Btrfs, F2FS,
-/// ZFS and tmpfs. Of others (networks', FUSE, FAT, overlayfs) one of these changes by itself, or is made up with each mount. All subvolumes of
-/// bcachefs have one id, and a snapshot keeps inodes and times of birth: an older state would be taken for the directory.
-const LASTING: [u64; 6] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010, 0x2fc1_2fc1, 0x0102_1994];
+use crate::local::file_systems::{LASTING, kind_of};
 
 /// File system, inode, and time of birth: no two directories have all of them alike, but copies of a whole file system.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode)]
@@ -35,7 +32,7 @@ impl LastingIdentity {
     /// That of an open directory; `None` where its file system does not tell for sure.
     pub(super) fn of(opened: &OwnedFd) -> rustix::io::Result<Option<LastingIdentity>> {
         // Both are asked: a long and a word of 64 bits.
-        let kind = rustix::fs::fstatfs(opened)?.f_type as u64 & 0xffff_ffff;
+        let kind = kind_of(opened)?;
         if !LASTING.contains(&kind) {
             return Ok(None);
         }

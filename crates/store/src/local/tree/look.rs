@@ -20,6 +20,7 @@ use super::settings::{Settings, mtime_of};
 use super::stage::is_mount;
 use super::sync::Done;
 use super::write::file_type;
+use crate::local::file_systems::{self, kind_of};
 
 /// Entries that are looked at before others get a turn.
 const STEP: usize = 64;
@@ -408,13 +409,9 @@ pub(super) fn is_another(settings: &Settings, old: &Directory, new: &Directory) 
     wanted.map_or(true, |wanted| !attributes::are_open(new.as_fd(), &wanted, scope))
 }
 
-/// True on an overlay: directories of its lower layer change when something in them is linked.
+/// True on an overlay.
 pub(super) fn is_overlay(directory: &Directory) -> bool {
-    /// `f_type` (statfs(2)).
-    const OVERLAYFS: u64 = 0x794c_7630;
-    // The field's type differs between architectures.
-    #[allow(clippy::unnecessary_cast)]
-    rustix::fs::fstatfs(directory).is_ok_and(|found| found.f_type as u64 & 0xffff_ffff == OVERLAYFS)
+    kind_of(directory).is_ok_and(file_systems::is_overlay)
 }
 
 fn failed(path: &[u8], error: io::Error) -> Error {

@@ -19,6 +19,7 @@ use super::place::{Now, made_meanwhile, same_name};
 use super::settings::Settings;
 use super::sync::{Done, How};
 use super::temporary::{self, Temporary};
+use crate::local::file_systems::{FOLDING, kind_of};
 
 /// The way from the destination down to a directory: names alone, shared by all that is below it.
 #[derive(Debug)]
@@ -459,28 +460,12 @@ impl Drop for OpenDirectory {
     }
 }
 
-/// Types of file systems that take names for one that differ in case: FAT, exFAT, NTFS (two), HFS (two), SMB (three), FUSE,
-/// behind which any may be.
-const FOLDING: [u64; 10] = [
-    0x4d44,
-    0x2011_bab0,
-    0x5346_544e,
-    0x7366_746e,
-    0x4244,
-    0x482b,
-    0x517b,
-    0xff53_4d42,
-    0xfe53_4d42,
-    0x6573_5546,
-];
-
 /// Flag of a directory of ext4, F2FS or tmpfs that does the same (`FS_CASEFOLD_FL`).
 const CASEFOLD: u32 = 0x4000_0000;
 
 fn folds_names(directory: BorrowedFd<'_>) -> bool {
     let is_flagged = || rustix::fs::ioctl_getflags(directory).is_ok_and(|flags| flags.bits() & CASEFOLD != 0);
-    let kind = rustix::fs::fstatfs(directory).map_or(0, |found| found.f_type as u64 & 0xffff_ffff);
-    FOLDING.contains(&kind) || is_flagged()
+    kind_of(directory).is_ok_and(|kind| FOLDING.contains(&kind)) || is_flagged()
 }
 
 /// Memory that `metadata` takes beside its fixed part.

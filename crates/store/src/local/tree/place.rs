@@ -27,6 +27,7 @@ use super::partial::{Left, PARTIAL_FROM_BYTES};
 use super::settings::Settings;
 use super::sync::Done;
 use super::temporary::{self, Temporary};
+use crate::local::file_systems::{LATE, kind_of};
 
 /// Device and inode.
 pub(super) type Identity = (u32, u32, u64);
@@ -784,33 +785,13 @@ impl Settings {
         if let Some((_, is_late)) = known.iter().find(|(seen, _)| *seen == device) {
             return *is_late;
         }
-        let is_late = rustix::fs::fstatfs(fd).is_ok_and(|found| is_late(found.f_type));
+        let is_late = kind_of(fd).is_ok_and(|kind| LATE.contains(&kind));
         if known.len() >= 64 {
             known.clear();
         }
         known.push((device, is_late));
         is_late
     }
-}
-
-/// NFS, SMB (three of them), FUSE, AFS (two), Ceph, Coda, 9P, Lustre.
-const LATE: [u64; 11] = [
-    0x6969,
-    0x517b,
-    0xff53_4d42,
-    0xfe53_4d42,
-    0x6573_5546,
-    0x5346_414f,
-    0x6b41_4653,
-    0x00c3_6400,
-    0x7375_7245,
-    0x0102_1997,
-    0x0bd0_0bd0,
-];
-
-/// Whether a file system of this type tells of failed writes when a file is closed.
-pub(super) fn is_late(file_system: i64) -> bool {
-    LATE.contains(&(file_system as u64 & 0xffff_ffff))
 }
 
 /// The modification time as the kernel takes it; the access time stays.

@@ -26,6 +26,7 @@ use super::settings::mtime_of;
 use super::temporary;
 use super::walk::{root_directory, split};
 use super::write::file_type;
+use crate::local::file_systems::UNTOLD;
 
 /// An entry of a source as it was told.
 #[derive(Clone, Debug)]
@@ -183,37 +184,11 @@ fn give_back(directory: &Directory, hidden: &[u8], name: &[u8]) -> rustix::io::R
     }
 }
 
-/// Types of file systems on which a ctime does not tell that a file changed, or that others change unseen, and their names.
-const UNTOLD: [(u64, &str); 7] = [
-    (0x6573_5546, "FUSE"),
-    (0xff53_4d42, "SMB"),
-    (0xfe53_4d42, "SMB"),
-    (0x517b, "SMB"),
-    (0x0102_1997, "9P"),
-    (0x4d44, "FAT"),
-    (0x2011_bab0, "exFAT"),
-];
-
-/// `Unsupported` on a file system of this type (`f_type` of statfs(2)), on which nobody knows what changed since it was told.
+/// `Unsupported` on a file system of this kind, on which nobody knows what changed since it was told.
 pub(super) fn require_told(kind: u64) -> Result<()> {
     let Some((_, name)) = UNTOLD.iter().find(|(untold, _)| *untold == kind) else { return Ok(()) };
     let what = format!("it lies on {name}, where nothing tells safely that a file changed since it was read");
     Err(Error::new(ErrorKind::Unsupported, what).advise("leave out --remove-source-files"))
-}
-
-#[cfg(test)]
-thread_local! {
-    /// What a test has this thread take all file systems for.
-    pub(super) static KIND: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
-}
-
-/// The type of the file system of an open file.
-pub(super) fn kind_of_disk(fd: BorrowedFd<'_>) -> io::Result<u64> {
-    #[cfg(test)]
-    if let Some(kind) = KIND.get() {
-        return Ok(kind);
-    }
-    Ok(rustix::fs::fstatfs(fd)?.f_type as u64 & 0xffff_ffff)
 }
 
 fn ctime(found: &Statx) -> (i64, u32) {

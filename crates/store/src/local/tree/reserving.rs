@@ -4,7 +4,7 @@
 //! written to it meanwhile, and its times would tell of a change. So who fills the disk in the next moment is not kept from that.
 
 use std::fs::File;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 
 use dray_core::{Error, Result};
 use rustix::fs::{FallocateFlags, IFlags, fallocate, ioctl_getflags};
@@ -12,8 +12,8 @@ use rustix::io::Errno;
 
 use super::content::{Piece, Read, read_content};
 use super::directory::Directory;
-use super::removing::kind_of_disk;
 use super::writing_over::{Over, differing};
+use crate::local::file_systems::{BCACHEFS, BTRFS, kind_of};
 
 /// What a file system may take besides for where the bytes lie: for each piece of them (an extent is 12 bytes on ext4 and 16 on XFS, in trees that may be half empty), and in any case. XFS sets
 /// several blocks aside for each change that it has not yet written down.
@@ -21,9 +21,6 @@ const PIECE_BYTES: u64 = 512;
 const TREE_BYTES: u64 = 512 << 10;
 /// The least piece.
 const BLOCK_BYTES: u64 = 4096;
-/// File systems that write to new blocks (statfs(2)), Btrfs but for files that say otherwise.
-const BTRFS: u64 = 0x9123_683e;
-const BCACHEFS: u64 = 0xca45_1a4e;
 
 /// `NoSpace` if there is no room for what `over` is to write of `new`, of `size_bytes`, where the file that is there has no bytes: what it was given beforehand does not count, as nothing tells
 /// cheaply where that lies. `beside` is a directory on its file system, and its blocks may be shared, so that what is written goes elsewhere. Where a file system gives no room beforehand, or
@@ -55,10 +52,10 @@ pub(super) fn try_room(
     if pieces == 0 { Ok(()) } else { room.take(size_bytes.max(over.end), pieces * PIECE_BYTES + TREE_BYTES) }
 }
 
-/// True if what is written over always takes blocks of its own.
+/// True if what is written over always takes blocks of its own: on Btrfs but in files that say otherwise.
 fn writes_elsewhere(file: &File) -> bool {
     let is_in_place = || ioctl_getflags(file).is_ok_and(|flags| flags.contains(IFlags::NOCOW));
-    match kind_of_disk(file.as_fd()).unwrap_or_default() {
+    match kind_of(file).unwrap_or_default() {
         BTRFS => !is_in_place(),
         BCACHEFS => true,
         _ => false,

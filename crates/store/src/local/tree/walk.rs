@@ -29,8 +29,9 @@ use super::mounts::{MountNotes, ReadMounts};
 use super::origin::Origin;
 use super::place::{Identity, identity_of};
 use super::prune::Pruning;
-use super::removing::{ToldEntry, kind_of_disk, require_told, settled};
+use super::removing::{ToldEntry, require_told, settled};
 use super::special;
+use crate::local::file_systems::kind_of;
 
 /// What the group of a hard link is derived with.
 const LINK_CONTEXT: &str = "drayman 2026-11-22 tree link group 1";
@@ -583,7 +584,7 @@ impl Walker {
             let what = "the destination is this directory, which would be moved into itself";
             return Err(Error::new(ErrorKind::Refused, what).advise("name another destination"));
         }
-        self.require_told_changes(found, &|| kind_of_disk(directory.as_fd()))?;
+        self.require_told_changes(found, &|| Ok(kind_of(&directory)?))?;
         let told = self.telling.open(&directory, found)?;
         let told = self.believed(told, found, name.is_none())?;
         let mut metadata = metadata(&told);
@@ -668,7 +669,7 @@ impl Walker {
                 return Err(Error::new(ErrorKind::Changed, "it was replaced meanwhile"));
             }
             self.require_told_changes(&found, &|| {
-                kind_of_disk(parent.open_at(file_name, OFlags::PATH, Mode::empty())?.as_fd())
+                Ok(kind_of(parent.open_at(file_name, OFlags::PATH, Mode::empty())?)?)
             })?;
         }
         let place = self.telling.place(parent, file_name, &found)?;

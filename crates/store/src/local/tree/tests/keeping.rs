@@ -4,7 +4,6 @@ use dray_core::tree::Xattr;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 
 use super::super::opened::Devices;
-use super::super::place::is_late;
 use super::hostile::{as_nobody, become_nobody, shared};
 use super::*;
 
@@ -293,16 +292,6 @@ fn every_file_system_is_made_durable() {
     assert!(remember(temporary.path()) && remember(temporary.path()) && remember(Path::new("/proc")));
     assert_eq!(devices.len(), 2);
     devices.sync().unwrap();
-}
-
-/// Review M6: file systems that tell of failed writes when a file is closed are known as such.
-#[test]
-fn servers_are_asked_before_a_file_is_named() {
-    let (nfs, smb2, fuse, ext4, tmpfs) = (0x6969, 0xfe53_4d42, 0x6573_5546, 0xef53, 0x0102_1994);
-    assert!(is_late(nfs) && is_late(smb2) && is_late(fuse));
-    assert!(!is_late(ext4) && !is_late(tmpfs));
-    // As a signed number of 32 bits, which some systems make of it.
-    assert!(is_late(i64::from(0xfe53_4d42_u32 as i32)));
 }
 
 /// A file that its owner may not read gets its metadata all the same.

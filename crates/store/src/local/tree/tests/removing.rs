@@ -2,6 +2,7 @@
 
 use super::super::removing as removing_from;
 use super::*;
+use crate::local::file_systems::{KIND, kind_of};
 
 /// What a walk of `from` tells of what is no directory.
 fn told(from: &Path) -> Vec<ToldEntry> {
@@ -189,16 +190,16 @@ fn where_changes_are_not_told_nothing_goes() {
     }
     let dir = source(&["f"]);
     let top = Origin::Anywhere.directory(dir.path()).unwrap();
-    let kind = removing_from::kind_of_disk(std::os::fd::AsFd::as_fd(&top)).unwrap();
+    let kind = kind_of(&top).unwrap();
     removing_from::require_told(kind).unwrap();
     // A walk asks for it: of a directory, and of a source that is a file, but only where entries are to go.
     for (source, removes, is_fine) in
         [("from", true, false), ("from/f", true, false), ("from", false, true), ("from/f", false, true)]
     {
-        removing_from::KIND.set(Some(0x6573_5546));
+        KIND.set(Some(0x6573_5546));
         let options = WalkOptions { removes, ..walk_options() };
         let first = Walker::new(vec![dir.path().join(source)], options).step();
-        removing_from::KIND.set(None);
+        KIND.set(None);
         match first {
             Some(Walked::Failed(_, error)) => assert!(!is_fine && error.kind() == ErrorKind::Unsupported),
             first => assert!(is_fine && matches!(first, Some(Walked::Entry(..))), "{source} {first:?}"),

@@ -1,0 +1,102 @@
+//! Kinds of file systems, by the numbers that statfs(2) has for them (`f_type`, in 32 bits), and what is known of each.
+
+use std::os::fd::AsFd;
+
+use rustix::fs::{StatFs, fstatfs};
+
+const AFS: u64 = 0x5346_414f;
+pub(super) const BCACHEFS: u64 = 0xca45_1a4e;
+pub(super) const BTRFS: u64 = 0x9123_683e;
+const CEPH: u64 = 0x00c3_6400;
+const CIFS: u64 = 0xff53_4d42;
+const CODA: u64 = 0x7375_7245;
+const EXFAT: u64 = 0x2011_bab0;
+/// Ext2 to ext4.
+const EXT: u64 = 0xef53;
+const F2FS: u64 = 0xf2f5_2010;
+const FAT: u64 = 0x4d44;
+/// Any may be behind it.
+const FUSE: u64 = 0x6573_5546;
+const HFS: u64 = 0x4244;
+const HFS_PLUS: u64 = 0x482b;
+/// AFS of the kernel's own client.
+const KAFS: u64 = 0x6b41_4653;
+const LUSTRE: u64 = 0x0bd0_0bd0;
+const NFS: u64 = 0x6969;
+const NTFS: u64 = 0x5346_544e;
+const NTFS3: u64 = 0x7366_746e;
+const OVERLAY: u64 = 0x794c_7630;
+const P9: u64 = 0x0102_1997;
+const SMB: u64 = 0x517b;
+const SMB2: u64 = 0xfe53_4d42;
+const TMPFS: u64 = 0x0102_1994;
+const XFS: u64 = 0x5846_5342;
+const ZFS: u64 = 0x2fc1_2fc1;
+
+/// Whose numbers of inodes stay what they are, which tell when a directory was made, and which have an id. Of others (networks', FUSE, FAT, overlayfs) one of these changes by
+/// itself, or is made up with each mount. All subvolumes of bcachefs have one id, and a snapshot keeps inodes and times of birth: an older state would be taken for the directory.
+pub(super) const LASTING: [u64; 6] = [EXT, XFS, BTRFS, F2FS, ZFS, TMPFS];
+/// Which share no blocks between files: there nothing needs to be made to find out.
+pub(super) const SHARELESS: [u64; 2] = [EXT, TMPFS];
+/// Where parts of files can be shared. Elsewhere the kernel would copy them, and what it copied be read once more.
+pub(super) const PART_SHARERS: [u64; 3] = [BTRFS, XFS, BCACHEFS];
+/// Which take names for one that differ in case.
+pub(super) const FOLDING: [u64; 10] = [FAT, EXFAT, NTFS, NTFS3, HFS, HFS_PLUS, SMB, CIFS, SMB2, FUSE];
+/// Which tell of failed writes only when a file is closed: those that send to a server, and those of other programs.
+pub(super) const LATE: [u64; 11] = [NFS, SMB, CIFS, SMB2, FUSE, AFS, KAFS, CEPH, CODA, P9, LUSTRE];
+/// On which a ctime does not tell that a file changed, or that others change unseen, and their names.
+pub(super) const UNTOLD: [(u64, &str); 7] =
+    [(FUSE, "FUSE"), (CIFS, "SMB"), (SMB2, "SMB"), (SMB, "SMB"), (P9, "9P"), (FAT, "FAT"), (EXFAT, "exFAT")];
+
+#[cfg(test)]
+thread_local! {
+    /// What a test has this thread take all file systems for.
+    pub(super) static KIND: std::cell::Cell<Option<u64>> = const { std::cell::Cell::new(None) };
+}
+
+/// The kind of the file system of an open file.
+pub(super) fn kind_of(file: impl AsFd) -> rustix::io::Result<u64> {
+    #[cfg(test)]
+    if let Some(kind) = KIND.get() {
+        return Ok(kind);
+    }
+    Ok(told(&fstatfs(file)?))
+}
+
+/// The kind that statfs(2) told: a signed number of 32 bits is what some systems make of it.
+pub(super) fn told(about: &StatFs) -> u64 {
+    about.f_type as u64 & 0xffff_ffff
+}
+
+/// True if there is no disk below: it has no layout to prepare.
+pub(super) fn is_in_memory(kind: u64) -> bool {
+    kind == TMPFS
+}
+
+/// True on an overlay: directories of its lower layer change when something in them is linked.
+pub(super) fn is_overlay(kind: u64) -> bool {
+    kind == OVERLAY
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Review M6: each kind is what statfs(2) says where it is mounted: of a directory in memory, and of one that the kernel makes.
+    #[test]
+    fn what_is_mounted_here_is_known() {
+        let shm = std::fs::File::open("/dev/shm").unwrap();
+        assert!(is_in_memory(kind_of(&shm).unwrap()) && !is_overlay(kind_of(&shm).unwrap()));
+        let proc = std::fs::File::open("/proc").unwrap();
+        let kind = kind_of(&proc).unwrap();
+        assert!(!is_in_memory(kind) && !LATE.contains(&kind) && !LASTING.contains(&kind));
+    }
+
+    /// Review M6: where the field is signed and of 32 bits, kinds above 2^31 are known all the same.
+    #[test]
+    fn a_sign_changes_no_kind() {
+        let mut about = fstatfs(std::fs::File::open("/proc").unwrap()).unwrap();
+        about.f_type = (0xfe53_4d42_u32 as i32).into();
+        assert_eq!(told(&about), SMB2);
+    }
+}
