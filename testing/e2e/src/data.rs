@@ -155,7 +155,13 @@ pub fn unfinished(dir: &Path) -> Vec<std::ffi::OsString> {
     names(dir).into_iter().filter(|name| is_resume_state(name)).collect()
 }
 
-fn is_resume_state(name: &std::ffi::OsStr) -> bool {
+/// True for a name that `dray` gives to what it has not finished in a tree.
+pub fn is_ours(name: &std::ffi::OsStr) -> bool {
+    name.as_encoded_bytes().starts_with(b".dray-")
+}
+
+/// True for that, and for the name of an unfinished delivery.
+pub fn is_resume_state(name: &std::ffi::OsStr) -> bool {
     let name = name.as_encoded_bytes();
     name.starts_with(b".") && name.windows(6).any(|part| part == b".dray-")
 }

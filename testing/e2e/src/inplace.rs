@@ -1,10 +1,9 @@
 //! What tests of `dray sync --inplace` have in common: runs of which each write is seen, or cut off at one, and what such a run leaves.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::process::Program;
-use crate::{Host, gate};
+use crate::{Host, data, gate};
 
 /// Runs `dray sync` under strace, which writes down what was written to `path`, or kills it at the `kill`-th write there.
 pub fn traced<'a>(host: &'a Host, path: &Path, log: &Path, kill: Option<u32>) -> Program<'a> {
@@ -23,13 +22,7 @@ pub fn traced<'a>(host: &'a Host, path: &Path, log: &Path, kill: Option<u32>) ->
 
 /// The one name that a run left.
 pub fn left(copy: &Path) -> PathBuf {
-    let left: Vec<_> =
-        fs::read_dir(copy).unwrap().map(|entry| entry.unwrap().path()).filter(|path| is_ours(path)).collect();
+    let left: Vec<_> = data::names(copy).into_iter().filter(|name| data::is_ours(name)).collect();
     assert_eq!(left.len(), 1, "{left:?}");
-    left[0].clone()
-}
-
-/// True for a name that only a run gives, while it goes on.
-pub fn is_ours(path: &Path) -> bool {
-    path.file_name().unwrap().to_str().unwrap().starts_with(".dray-")
+    copy.join(&left[0])
 }

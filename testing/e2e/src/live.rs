@@ -68,3 +68,13 @@ pub fn in_memory(host: &Host, name: &str) -> PathBuf {
     fs::create_dir(&directory).unwrap();
     directory
 }
+
+/// A new file system of `size_bytes`, which `make` makes of the file named behind its words, mounted under `name`. The lab unmounts it.
+pub fn mounted(host: &Host, name: &str, make: &[&str], size_bytes: u64) -> PathBuf {
+    let (image, place) = (host.file(format!("{name}.img")), host.directory(name));
+    fs::File::create(&image).unwrap().set_len(size_bytes).unwrap();
+    let image = image.to_str().unwrap();
+    tool(&[make, &[image]].concat());
+    tool(&["mount", "-o", "loop", image, place.to_str().unwrap()]);
+    place
+}

@@ -97,14 +97,12 @@ impl Versions {
         }
         let mut renewed = 0;
         for path in data::names_below(copy) {
-            let name = path.file_name().unwrap().as_encoded_bytes();
             let state = State::of(&copy.join(&path));
-            if name.starts_with(b".") && name.windows(6).any(|part| part == b".dray-") {
+            if data::is_resume_state(path.file_name().unwrap()) {
                 continue;
             }
-            let below_left = path.ancestors().skip(1).any(|above| {
-                above.file_name().is_some_and(|name| name.as_encoded_bytes().starts_with(b".dray-"))
-            });
+            let below_left =
+                path.ancestors().skip(1).any(|above| above.file_name().is_some_and(data::is_ours));
             if below_left {
                 continue;
             }

@@ -538,7 +538,7 @@ fn a_tree_survives_chaos() {
 fn assert_whole_files(tree: &Path, copy: &Path) {
     for dir in data::names(copy) {
         for name in data::names(&copy.join(&dir)) {
-            if !name.as_encoded_bytes().starts_with(b".dray-") {
+            if !data::is_ours(&name) {
                 data::assert_same(&tree.join(&dir).join(&name), &copy.join(&dir).join(&name));
             }
         }

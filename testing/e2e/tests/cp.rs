@@ -5,22 +5,16 @@
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use dray_e2e::actions::{NOBODY, WAYS, cp};
 use dray_e2e::data::{self, MIB, names_below};
+use dray_e2e::live::{mounted, tool};
 use dray_e2e::twins::{Way, going};
 use dray_e2e::{Host, Lab, gate};
 
 const LONG: Duration = Duration::from_secs(300);
-
-fn tool(argv: &[&str]) {
-    let program = gate::find_tool(argv[0]).unwrap_or_else(|| panic!("{} is not installed", argv[0]));
-    let output = Command::new(program).args(&argv[1..]).output().unwrap();
-    assert!(output.status.success(), "{argv:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
 
 /// Every entry below `root`, with bits, owner, group, time, size and what a link points to.
 fn facts(root: &Path) -> Vec<String> {
@@ -576,10 +570,7 @@ fn a_file_that_shrinks_is_not_padded() {
 fn local_copies_share_blocks() {
     let Some(lab) = Lab::of(1).build() else { return };
     let a = lab.host(0);
-    let (image, place) = (a.file("image"), a.directory("xfs"));
-    fs::File::create(&image).unwrap().set_len(320 * MIB).unwrap();
-    tool(&["mkfs.xfs", "-q", "-m", "reflink=1", image.to_str().unwrap()]);
-    tool(&["mount", "-o", "loop", image.to_str().unwrap(), place.to_str().unwrap()]);
+    let place = mounted(a, "xfs", &["mkfs.xfs", "-q", "-m", "reflink=1"], 320 * MIB);
     let source = place.join("r");
     small(&source);
     data::write_random(&source.join("large"), 64 * MIB, 3);

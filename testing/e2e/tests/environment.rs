@@ -5,26 +5,16 @@
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::time::{Duration, Instant};
 
 use dray_e2e::actions::{self, NOBODY, Share, assert_delivered, assert_not_delivered, share};
 use dray_e2e::data::{self, MIB};
+use dray_e2e::live::{mounted, tool};
 use dray_e2e::{Host, Lab, Program};
-
-fn tool(argv: &[&str]) {
-    let output = Command::new(argv[0]).args(&argv[1..]).output().unwrap();
-    assert!(output.status.success(), "{argv:?}: {}", String::from_utf8_lossy(&output.stderr));
-}
 
 /// A file system of its own, of `size_bytes`, mounted on `host`. The lab unmounts it.
 fn mount_small(host: &Host, name: &str, size_bytes: u64) -> PathBuf {
-    let image = host.file(format!("{name}.img"));
-    fs::File::create(&image).unwrap().set_len(size_bytes).unwrap();
-    let image = image.to_str().unwrap().to_owned();
-    tool(&["mkfs.ext4", "-q", "-F", "-m", "0", &image]);
-    let mount = host.directory(name);
-    tool(&["mount", "-o", "loop", &image, mount.to_str().unwrap()]);
+    let mount = mounted(host, name, &["mkfs.ext4", "-q", "-F", "-m", "0"], size_bytes);
     fs::remove_dir(mount.join("lost+found")).unwrap();
     mount
 }

@@ -5,31 +5,19 @@
 use std::fs::{self, File};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::Command;
 
 use dray_e2e::daemon::event;
 use dray_e2e::data::{self, MIB};
-use dray_e2e::{Host, Lab, Outcome, gate};
+use dray_e2e::live::{self, tool};
+use dray_e2e::{Host, Lab, Outcome};
 use rustix::process::Signal;
 
 /// File systems that share blocks.
 const SHARING: [&[&str]; 2] = [&["mkfs.btrfs", "-q"], &["mkfs.xfs", "-q", "-m", "reflink=1"]];
 
-fn tool(argv: &[&str]) -> String {
-    let program = gate::find_tool(argv[0]).unwrap_or_else(|| panic!("{} is not installed", argv[0]));
-    let output = Command::new(program).args(&argv[1..]).output().unwrap();
-    assert!(output.status.success(), "{argv:?}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
-}
-
 /// A file system of its own on `host`; the lab unmounts it.
 fn mounted(host: &Host, make: &[&str]) -> PathBuf {
-    let (image, place) = (host.file(format!("{}.img", make[0])), host.directory(make[0]));
-    File::create(&image).unwrap().set_len(320 * MIB).unwrap();
-    let image = image.to_str().unwrap();
-    tool(&[make, &[image]].concat());
-    tool(&["mount", "-o", "loop", image, place.to_str().unwrap()]);
-    place
+    live::mounted(host, make[0], make, 320 * MIB)
 }
 
 /// Whether the file system says that blocks of the file are another's, too.

@@ -6,8 +6,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 
 use dray_e2e::data;
-use dray_e2e::inplace::{is_ours, left, traced};
-use dray_e2e::live::tool;
+use dray_e2e::inplace::{left, traced};
+use dray_e2e::live::{mounted, tool};
 use dray_e2e::twins::{time, write};
 use dray_e2e::{Lab, Program};
 
@@ -30,22 +30,20 @@ fn a_full_disk_leaves_the_old_file() {
             [("grows", 0..0, &[][..]), ("filled", 2 << 20..6 << 20, &[]), ("kept", 0..0, &["-b"][..])];
         for (name, holes, options) in cases.into_iter().chain(other) {
             // One of its own each: what was removed is free a while later.
-            let place = a.directory(&format!("{kind}-{name}"));
-            let size = 320 << 20;
-            if kind == "tmpfs" {
+            let own = format!("{kind}-{name}");
+            let place = if kind == "tmpfs" {
+                let place = a.directory(&own);
                 tool(&["mount", "-t", "tmpfs", "tmpfs", place.to_str().unwrap()]);
+                place
             } else {
-                let image = a.file(format!("{kind}-{name}.img"));
-                fs::File::create(&image).unwrap().set_len(size).unwrap();
                 let reserved: &[&str] = match kind {
                     "ext4" => &["-F", "-m", "0"],
                     "btrfs" => &["-M"],
                     _ => &[],
                 };
                 let make = format!("mkfs.{kind}");
-                tool(&[&[make.as_str(), "-q"], reserved, &[image.to_str().unwrap()]].concat());
-                tool(&["mount", "-o", "loop", image.to_str().unwrap(), place.to_str().unwrap()]);
-            }
+                mounted(a, &own, &[&[make.as_str(), "-q"], reserved].concat(), 320 << 20)
+            };
             let copy = place.join("copy");
             let old = if ["grows", "kept"].contains(&name) { &old[..4 << 20] } else { &old };
             write(&source.join(name), &new, 0);
@@ -176,7 +174,7 @@ fn room_is_tried_where_it_is_needed() {
         assert!(now == if code == 0 { new } else { old }, "{kind}: neither, or not what it is to be: {said}");
         assert_eq!(said.code(), Some(code), "{kind}: {said}");
         let names = data::names(&place.join("at"));
-        assert!(!names.iter().any(|name| is_ours(Path::new(name))), "{kind}: {names:?}");
+        assert!(!names.iter().any(|name| data::is_ours(name)), "{kind}: {names:?}");
     }
 }
 
@@ -210,11 +208,8 @@ fn what_was_begun_is_ended_in_the_room_of_one() {
 fn pieces_and_holes_change_places_on_a_full_disk() {
     let Some(lab) = Lab::of(1).build() else { return };
     let a = lab.host(0);
-    let (source, place) = (a.directory("source"), a.directory("place"));
-    let image = a.file("xfs.img");
-    fs::File::create(&image).unwrap().set_len(320 << 20).unwrap();
-    tool(&["mkfs.xfs", "-q", image.to_str().unwrap()]);
-    tool(&["mount", "-o", "loop", image.to_str().unwrap(), place.to_str().unwrap()]);
+    let source = a.directory("source");
+    let place = mounted(a, "place", &["mkfs.xfs", "-q"], 320 << 20);
     let (pieces, piece) = (128, 4096);
     let [old, new] = [0, 1].map(|odd| {
         let mut content = data::random_bytes(2 * pieces * piece, odd + 1);

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 
 use dray_e2e::actions::{NOBODY, await_no_dray};
 use dray_e2e::data;
-use dray_e2e::inplace::{is_ours, left, traced};
+use dray_e2e::inplace::{left, traced};
 use dray_e2e::live::sync as sync_ticket;
 use dray_e2e::twins::{LONG, Way, case, going, sync, time, write};
 use dray_e2e::{Host, Lab, Outcome, gate};
@@ -519,7 +519,8 @@ fn what_is_begun_comes_to_its_end_without_the_sender() {
 fn assert_not_lost(copy: &Path, old: &[u8], new: &[u8], what: &str) {
     let found = fs::read(copy.join("f")).unwrap();
     let waits = || {
-        let ours = data::names(copy).into_iter().map(|name| copy.join(name)).filter(|path| is_ours(path));
+        let ours =
+            data::names(copy).into_iter().filter(|name| data::is_ours(name)).map(|name| copy.join(name));
         ours.into_iter().any(|path| fs::read(path).unwrap() == new)
     };
     assert!(found == old || found == new || waits(), "{what}: {:?}", data::names(copy));

@@ -56,8 +56,8 @@ fn old_and_new(place: &Path) -> (PathBuf, PathBuf) {
 
 /// Names beside the destination that this program gave.
 fn hidden(top: &Path) -> Vec<String> {
-    let names = data::names(top).into_iter().map(|name| name.into_string().unwrap());
-    names.filter(|name| name.starts_with(".dray-")).collect()
+    let names = data::names(top).into_iter().filter(|name| data::is_ours(name));
+    names.map(|name| name.into_string().unwrap()).collect()
 }
 
 /// A session under which everything runs with these options of strace.

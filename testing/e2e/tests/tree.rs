@@ -81,7 +81,7 @@ fn left_behind(root: &Path) -> Vec<PathBuf> {
     while let Some(dir) = left.pop() {
         for entry in fs::read_dir(dir).unwrap() {
             let entry = entry.unwrap();
-            if entry.file_name().to_string_lossy().starts_with(".dray-") {
+            if data::is_ours(&entry.file_name()) {
                 found.push(entry.path());
             }
             if entry.file_type().unwrap().is_dir() {

@@ -64,20 +64,19 @@ pub(super) fn tell_stats(copied: &TreeCopied, is_wanted: bool, is_dry: bool, out
 
 fn stats(copied: &TreeCopied, is_dry: bool) -> String {
     let TreeCopied { entries, files, unchanged, bytes, deleted, failed, .. } = copied;
-    let (files, bytes, deleted) = if is_dry {
-        let files = format!("Number of entries to make, replace, compare or change: {files}");
-        (files, String::new(), format!("Number of entries to delete: {deleted}"))
+    // What a dry run would bring is not compared yet.
+    let done = if is_dry {
+        format!(
+            "Number of entries to make, replace, compare or change: {files}\nNumber of files unchanged: {unchanged}\nNumber of entries to \
+             delete: {deleted}"
+        )
     } else {
-        let bytes = format!("Total bytes of content transferred: {bytes}\n");
-        (
-            format!("Number of files transferred: {files}"),
-            bytes,
-            format!("Number of deleted entries: {deleted}"),
+        format!(
+            "Number of files transferred: {files}\nNumber of files unchanged: {unchanged}\nTotal bytes of content transferred: {bytes}\n\
+             Number of deleted entries: {deleted}"
         )
     };
-    format!(
-        "Number of entries: {entries}\n{files}\nNumber of files unchanged: {unchanged}\n{bytes}{deleted}\nNumber of failed entries: {failed}"
-    )
+    format!("Number of entries: {entries}\n{done}\nNumber of failed entries: {failed}")
 }
 
 #[cfg(test)]

@@ -25,11 +25,12 @@ const LUSTRE: u64 = 0x0bd0_0bd0;
 const NFS: u64 = 0x6969;
 const NTFS: u64 = 0x5346_544e;
 const NTFS3: u64 = 0x7366_746e;
-const OVERLAY: u64 = 0x794c_7630;
+pub(super) const OVERLAY: u64 = 0x794c_7630;
 const P9: u64 = 0x0102_1997;
 const SMB: u64 = 0x517b;
 const SMB2: u64 = 0xfe53_4d42;
-const TMPFS: u64 = 0x0102_1994;
+/// There is no disk below.
+pub(super) const TMPFS: u64 = 0x0102_1994;
 const XFS: u64 = 0x5846_5342;
 const ZFS: u64 = 0x2fc1_2fc1;
 
@@ -63,19 +64,16 @@ pub(super) fn kind_of(file: impl AsFd) -> rustix::io::Result<u64> {
     Ok(told(&fstatfs(file)?))
 }
 
+/// True if an open file lies on a file system of one of these kinds; false where that cannot be told.
+pub(super) fn lies_on(file: impl AsFd, kinds: &[u64]) -> bool {
+    kind_of(file).is_ok_and(|kind| kinds.contains(&kind))
+}
+
 /// The kind that statfs(2) told: a signed number of 32 bits is what some systems make of it.
+// The field's type differs between architectures.
+#[allow(clippy::unnecessary_cast)]
 pub(super) fn told(about: &StatFs) -> u64 {
     about.f_type as u64 & 0xffff_ffff
-}
-
-/// True if there is no disk below: it has no layout to prepare.
-pub(super) fn is_in_memory(kind: u64) -> bool {
-    kind == TMPFS
-}
-
-/// True on an overlay: directories of its lower layer change when something in them is linked.
-pub(super) fn is_overlay(kind: u64) -> bool {
-    kind == OVERLAY
 }
 
 #[cfg(test)]
@@ -86,10 +84,10 @@ mod tests {
     #[test]
     fn what_is_mounted_here_is_known() {
         let shm = std::fs::File::open("/dev/shm").unwrap();
-        assert!(is_in_memory(kind_of(&shm).unwrap()) && !is_overlay(kind_of(&shm).unwrap()));
+        assert!(lies_on(&shm, &[TMPFS]) && !lies_on(&shm, &[OVERLAY]));
         let proc = std::fs::File::open("/proc").unwrap();
-        let kind = kind_of(&proc).unwrap();
-        assert!(!is_in_memory(kind) && !LATE.contains(&kind) && !LASTING.contains(&kind));
+        kind_of(&proc).unwrap();
+        assert!(!lies_on(&proc, &[TMPFS]) && !lies_on(&proc, &LATE) && !lies_on(&proc, &LASTING));
     }
 
     /// Review M6: where the field is signed and of 32 bits, kinds above 2^31 are known all the same.

@@ -13,7 +13,7 @@ use rustix::fs::{copy_file_range, ioctl_ficlone, statfs};
 use super::Delivery;
 use super::checkpoint::lock;
 use crate::local::SourceFile;
-use crate::local::file_systems::{PART_SHARERS, SHARELESS, kind_of, told};
+use crate::local::file_systems::{PART_SHARERS, SHARELESS, kind_of, lies_on, told};
 use crate::local::hashing::{Watch, hash_open};
 
 /// Times that a source which changes meanwhile is shared again.
@@ -63,7 +63,7 @@ impl Delivery {
     pub fn shares_parts(&self) -> bool {
         let shared = &self.shared;
         // Asked once: on a network it is a question to the other end.
-        let is_able = || kind_of(&shared.data).is_ok_and(|kind| PART_SHARERS.contains(&kind));
+        let is_able = || lies_on(&shared.data, &PART_SHARERS);
         !shared.failed_to_share.load(Ordering::Relaxed) && *shared.may_share_parts.get_or_init(is_able)
     }
 

@@ -13,7 +13,7 @@ use dray_core::limits::UNIT_BYTES;
 
 use super::state::{Layout, UnitMap};
 use crate::local::extents::ZEROS;
-use crate::local::file_systems::{is_in_memory, kind_of};
+use crate::local::file_systems::{TMPFS, lies_on};
 
 /// Units (8 MiB) for which room is reserved at once. More would keep every writer waiting for milliseconds, in which the
 /// pipes and sockets before it run full and their other ends stop.
@@ -128,7 +128,7 @@ fn punch(file: &File, range: Range<u64>) -> io::Result<()> {
 #[cfg(target_os = "linux")]
 pub(super) fn allocate(file: &File, range: Range<u64>) -> bool {
     // It has no layout to prepare, and the pages are cheaper to come by in the writes themselves: 15 % of a whole get were spent here.
-    if kind_of(file).is_ok_and(is_in_memory) {
+    if lies_on(file, &[TMPFS]) {
         return false;
     }
     let flags = rustix::fs::FallocateFlags::empty();

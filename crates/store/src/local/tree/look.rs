@@ -20,7 +20,7 @@ use super::settings::{Settings, mtime_of};
 use super::stage::is_mount;
 use super::sync::Done;
 use super::write::file_type;
-use crate::local::file_systems::{self, kind_of};
+use crate::local::file_systems::{OVERLAY, lies_on};
 
 /// Entries that are looked at before others get a turn.
 const STEP: usize = 64;
@@ -409,9 +409,9 @@ pub(super) fn is_another(settings: &Settings, old: &Directory, new: &Directory) 
     wanted.map_or(true, |wanted| !attributes::are_open(new.as_fd(), &wanted, scope))
 }
 
-/// True on an overlay.
+/// True on an overlay: directories of its lower layer change when something in them is linked.
 pub(super) fn is_overlay(directory: &Directory) -> bool {
-    kind_of(directory).is_ok_and(file_systems::is_overlay)
+    lies_on(directory, &[OVERLAY])
 }
 
 fn failed(path: &[u8], error: io::Error) -> Error {

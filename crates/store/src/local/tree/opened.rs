@@ -19,7 +19,7 @@ use super::place::{Now, made_meanwhile, same_name};
 use super::settings::Settings;
 use super::sync::{Done, How};
 use super::temporary::{self, Temporary};
-use crate::local::file_systems::{FOLDING, kind_of};
+use crate::local::file_systems::{FOLDING, lies_on};
 
 /// The way from the destination down to a directory: names alone, shared by all that is below it.
 #[derive(Debug)]
@@ -465,7 +465,7 @@ const CASEFOLD: u32 = 0x4000_0000;
 
 fn folds_names(directory: BorrowedFd<'_>) -> bool {
     let is_flagged = || rustix::fs::ioctl_getflags(directory).is_ok_and(|flags| flags.bits() & CASEFOLD != 0);
-    kind_of(directory).is_ok_and(|kind| FOLDING.contains(&kind)) || is_flagged()
+    lies_on(directory, &FOLDING) || is_flagged()
 }
 
 /// Memory that `metadata` takes beside its fixed part.

@@ -27,7 +27,7 @@ use super::partial::{Left, PARTIAL_FROM_BYTES};
 use super::settings::Settings;
 use super::sync::Done;
 use super::temporary::{self, Temporary};
-use crate::local::file_systems::{LATE, kind_of};
+use crate::local::file_systems::{LATE, lies_on};
 
 /// Device and inode.
 pub(super) type Identity = (u32, u32, u64);
@@ -785,7 +785,7 @@ impl Settings {
         if let Some((_, is_late)) = known.iter().find(|(seen, _)| *seen == device) {
             return *is_late;
         }
-        let is_late = kind_of(fd).is_ok_and(|kind| LATE.contains(&kind));
+        let is_late = lies_on(fd, &LATE);
         if known.len() >= 64 {
             known.clear();
         }
