@@ -302,6 +302,42 @@ fn a_killed_run_loses_nothing() {
     }
 }
 
+/// "Interrupted runs leave every file either old or new": at whichever step a run is killed that keeps what it replaces, also in the place of an older one, the same command leaves
+/// the new file and what was kept, and nothing else.
+#[test]
+fn a_killed_backup_is_cleared_by_the_next_run() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let source = a.directory("source");
+    write(&source.join("f"), b"new bytes", 9);
+    let mut were_hidden = 0;
+    for options in [&["-ab"][..], &["-ab", "--inplace"]] {
+        for call in ["linkat", "renameat", "renameat2", "unlinkat"] {
+            let is_through = (1..=40).any(|step| {
+                let what = format!("{options:?}, {call} {step}");
+                let copy = a.directory(&format!("copy {what}"));
+                write(&copy.join("f"), b"old", 0);
+                write(&copy.join("f~"), b"older", 0);
+                let strace = a.program("strace").args(["-f", "-qq", "-o", "/dev/null", "-e"]);
+                let strace = strace.arg(format!("trace={call}")).arg("-e");
+                let strace = strace.arg(format!("inject={call}:signal=KILL:when={step}"));
+                let run = |program: dray_e2e::Program<'_>| {
+                    program.arg("sync").args(options).arg(source.join("")).arg(&copy).time_limit(LONG).run()
+                };
+                let outcome = run(strace.arg(gate::dray_binary()));
+                were_hidden += data::names(&copy).iter().filter(|name| data::is_ours(name)).count();
+                run(a.dray()).expect(0);
+                assert_eq!(fs::read(copy.join("f")).unwrap(), b"new bytes", "{what}");
+                assert_eq!(fs::read(copy.join("f~")).unwrap(), b"old", "{what}");
+                assert_eq!(data::names(&copy), ["f", "f~"], "{what}");
+                outcome.code() == Some(0)
+            });
+            assert!(is_through, "a run has more than 40 times {call}");
+        }
+    }
+    assert!(were_hidden > 0, "none was killed while it had a hidden name");
+}
+
 /// S84, "and on its disk": the file system of the destination is synced before anything leaves its source, within a host and by a receiver over ssh, also without `--fsync`.
 #[test]
 fn what_goes_is_on_its_disk_first() {

@@ -24,7 +24,7 @@ use super::overwrite::{FACTS, Which, is_half, replaced};
 use super::place::{lacks_unnamed, times_of};
 use super::settings::{Settings, mtime_of};
 use super::special;
-use super::temporary::{self, Temporary, is_temporary};
+use super::temporary::{self, is_temporary};
 use super::write::file_type;
 
 /// Where what is replaced or deleted is kept.
@@ -374,7 +374,7 @@ impl Settings {
             Ok(is_shared)
         };
         let mut copied = Ok(());
-        let made = put(to, &mut |temporary| {
+        let made = temporary::keep(to.directory, to.name, &mut |temporary| {
             // Without a name, where there is that, nothing of it is left by who is killed.
             let (made, is_named) = match to.directory.unnamed() {
                 Err(error) if lacks_unnamed(&error) => {
@@ -448,24 +448,15 @@ struct Place<'a> {
 
 /// Makes `to` another name of `from`, in the place of what stands there.
 fn link(from: &Place<'_>, to: &Place<'_>) -> Result<(), Errno> {
-    put(to, &mut |temporary| {
+    temporary::keep(to.directory, to.name, &mut |temporary| {
         Ok(rustix::fs::linkat(from.directory, from.name, to.directory, &temporary[..], AtFlags::empty())?)
     })
     .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
 
-/// Makes something with `make` under a temporary name and gives it its own.
-fn put(to: &Place<'_>, make: &mut dyn FnMut(&Temporary) -> io::Result<()>) -> io::Result<()> {
-    let temporary = temporary::make_random(make)?;
-    let renamed = rustix::fs::renameat(to.directory, &temporary[..], to.directory, to.name);
-    // Where both are one file already, a rename leaves both names.
-    let _ = rustix::fs::unlinkat(to.directory, &temporary[..], AtFlags::empty());
-    Ok(renamed?)
-}
-
 fn copy_special(from: &Place<'_>, found: &Statx, to: &Place<'_>) -> io::Result<()> {
     let kind = special::kind_of(from.directory, from.name, found, None)?;
-    put(to, &mut |temporary| {
+    temporary::keep(to.directory, to.name, &mut |temporary| {
         special::make_one(to.directory, temporary, &kind, u32::from(found.stx_mode) & 0o7777)?;
         let (uid, gid) = (Uid::from_raw(found.stx_uid), Gid::from_raw(found.stx_gid));
         let flags = AtFlags::SYMLINK_NOFOLLOW;

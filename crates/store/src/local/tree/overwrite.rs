@@ -202,7 +202,7 @@ fn name_beside(directory: u64, name: &Name, found: &Statx, usage: &[u8]) -> Temp
     usage.extend(found.stx_ino.to_be_bytes());
     usage.extend(born.0.to_be_bytes());
     usage.extend(born.1.to_be_bytes());
-    temporary::beside(directory, name, &usage)
+    temporary::beside(directory, name.as_bytes(), &usage)
 }
 
 /// That under which the whole content waits while the file gets it.

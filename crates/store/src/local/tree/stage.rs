@@ -51,7 +51,7 @@ impl Whole {
     /// The name under which a tree is made, and the one of what is to be removed.
     fn hidden(&self) -> Result<(Temporary, Temporary)> {
         let inode = self.parent.stat_self().map_err(|error| Error::file("look beside it", error))?.stx_ino;
-        let of = |part: &[u8]| temporary::beside(inode, &self.name, part);
+        let of = |part: &[u8]| temporary::beside(inode, self.name.as_bytes(), part);
         Ok((of(b"new"), of(b"old")))
     }
 

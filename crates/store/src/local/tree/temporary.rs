@@ -12,6 +12,7 @@ use dray_core::tree::Name;
 use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
 use rustix::io::Errno;
 
+use super::directory::Directory;
 use super::opened::OpenDirectory;
 use super::overwrite::replacing;
 use super::place::rename;
@@ -51,10 +52,10 @@ pub(super) fn kept(directory: &OpenDirectory, name: &Name) -> Temporary {
     with_digits(&hasher.finalize().to_hex())
 }
 
-/// That of a directory beside `name` in the directory of this inode, for one of several uses: none of those for an entry, as no name has a slash.
-pub(super) fn beside(inode: u64, name: &Name, usage: &[u8]) -> Temporary {
+/// That of something beside `name` in the directory of this inode, for one of several uses: none of those for an entry, as no name has a slash.
+pub(super) fn beside(inode: u64, name: &[u8], usage: &[u8]) -> Temporary {
     let mut hasher = blake3::Hasher::new();
-    hasher.update(&inode.to_be_bytes()).update(name.as_bytes()).update(b"/").update(usage);
+    hasher.update(&inode.to_be_bytes()).update(name).update(b"/").update(usage);
     with_digits(&hasher.finalize().to_hex())
 }
 
@@ -84,7 +85,15 @@ pub(super) fn make<T>(
     name: &Name,
     make: &mut dyn FnMut(&Temporary) -> io::Result<T>,
 ) -> io::Result<(Temporary, T)> {
-    let mut temporary = usual(directory, name);
+    make_first(&directory.directory, usual(directory, name), make)
+}
+
+/// The same under this name, if it can be had.
+fn make_first<T>(
+    directory: &Directory,
+    mut temporary: Temporary,
+    make: &mut dyn FnMut(&Temporary) -> io::Result<T>,
+) -> io::Result<(Temporary, T)> {
     let mut result = make(&temporary);
     for attempt in 0..TRIES {
         match result {
@@ -134,6 +143,28 @@ pub(super) fn make_under(
     result
 }
 
+/// Makes something with `make` and renames it over the file that stands under `name`, which no run writes otherwise, to be kept there.
+pub(super) fn keep(
+    directory: &Directory,
+    name: &[u8],
+    make: &mut dyn FnMut(&Temporary) -> io::Result<()>,
+) -> io::Result<()> {
+    let first = beside(directory.stat_self()?.stx_ino, name, b"kept");
+    let mut result = Ok(());
+    for _ in 0..TRIES {
+        let (temporary, ()) = make_first(directory, first, make)?;
+        result = rustix::fs::renameat(directory, &temporary[..], directory, name);
+        if result == Err(Errno::NOENT) {
+            // Another run took it for something left.
+            continue;
+        }
+        // Where both are one file already, a rename leaves both names.
+        let _ = rustix::fs::unlinkat(directory, &temporary[..], AtFlags::empty());
+        break;
+    }
+    Ok(result?)
+}
+
 /// Gives what this run made under a temporary name another one, which nobody can foresee.
 pub(super) fn set_aside(directory: &OpenDirectory, made: &Temporary) -> io::Result<Temporary> {
     let fd = &directory.directory;
@@ -151,8 +182,7 @@ pub(super) fn remove(directory: &OpenDirectory, temporary: &Temporary) {
 }
 
 /// Removes what a killed run left. False if it is in use, or not to be removed.
-fn clear_left(directory: &OpenDirectory, temporary: &Temporary) -> bool {
-    let fd = &directory.directory;
+fn clear_left(fd: &Directory, temporary: &Temporary) -> bool {
     let Ok(found) = fd.stat(temporary) else { return true };
     let mut lock = None;
     if found.stx_mode & 0o170_000 == 0o100_000 {
