@@ -71,6 +71,28 @@ fn backups_are_those_of_rsync_over_ssh() {
     check(a, &Way::Down(b), &some);
 }
 
+/// Issue "--backup-dir": a directory for backups that is made in the destination once that has its time leaves it that, as with rsync, each way.
+#[test]
+fn a_directory_of_backups_changes_no_time() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    for (number, way) in [Way::Here, Way::Up(b), Way::Down(b)].into_iter().enumerate() {
+        let (source, copy) = (a.directory(&format!("s{number}")), a.directory(&format!("c{number}")));
+        for (top, name) in [(&source, "sub/same"), (&copy, "sub/same"), (&copy, "sub/goes")] {
+            write(&top.join(name), b"as it was", 0);
+        }
+        set_times(&source, -1000);
+        let kept = Case { options: &["-a", "--delete", "--backup-dir=kept"], ..case(&["-a"]) };
+        sync(a, &kept, &[], &way, &source, &copy).expect(0);
+        assert!(copy.join("kept/sub/goes").exists());
+        for name in ["", "sub"] {
+            let time = |top: &Path| fs::metadata(top.join(name)).unwrap().modified().unwrap();
+            assert_eq!(time(&source), time(&copy), "{name:?} {number}");
+        }
+    }
+}
+
 fn mount(what: &str, path: &Path) {
     let mut command = std::process::Command::new(if what.is_empty() { "umount" } else { "mount" });
     if !what.is_empty() {
@@ -414,6 +436,32 @@ fn a_second_run_leaves_the_other_directory_alone() {
         sync(a, &case(&["-ac"]), &[], &way, &source, &copy).expect(0);
         assert_eq!(facts(&old), before, "{way:?}: by hash");
         dray_e2e::actions::assert_same_tree(a, &source, &copy, None);
+    }
+}
+
+/// Issue "interrupted runs": what a run with --partial, or --inplace, left of a file goes with the run that brings the file, also one without the option.
+#[test]
+fn what_was_left_goes_with_the_file() {
+    let Some(lab) = Lab::of(2).rate_mbit(40).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let source = a.directory("source");
+    data::write_random(&source.join("large"), 8 << 20, 9);
+    for (number, option) in ["--partial", "--inplace"].into_iter().enumerate() {
+        for has_older in [false, true] {
+            let copy = b.directory(&format!("copy{number}{has_older}"));
+            if has_older {
+                data::write_random(&copy.join("large"), 4 << 20, 10);
+            }
+            let before = lab_bytes(&copy);
+            let running = up(a, b, &["-a", option], &source, &copy);
+            running.wait_until(false, || lab_bytes(&copy) > before + (2 << 20));
+            kill_one_end(running, b, false);
+            assert!(data::names(&copy).iter().any(|name| data::is_ours(name)), "{option} {has_older}");
+            up(a, b, &["-a"], &source, &copy).wait().expect(0);
+            assert_eq!(data::names(&copy), ["large"], "{option} {has_older}");
+            assert!(fs::read(copy.join("large")).unwrap() == fs::read(source.join("large")).unwrap());
+        }
     }
 }
 

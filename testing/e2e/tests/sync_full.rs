@@ -9,7 +9,7 @@ use dray_e2e::data;
 use dray_e2e::inplace::{left, traced};
 use dray_e2e::live::{mounted, tool};
 use dray_e2e::twins::{time, write};
-use dray_e2e::{Lab, Program};
+use dray_e2e::{Lab, Program, gate};
 
 /// Issue 7 "full-disk runs leave every file either old or new", S86: also a file that is changed, which grows, or gets bytes where it has holes; of a full disk nothing more is taken, and once there is
 /// room the same command changes it.
@@ -140,6 +140,9 @@ fn room_is_tried_where_it_is_needed() {
                    head -c 6M /dev/urandom >new; while [ $i -lt 768 ]; do dd if=new of=at/f bs=4k count=1 skip=$((i * 2)) seek=$((i * 2)) conv=notrunc status=none; i=$((i + 1)); done; leave=9232;;
             tight) disk xfs; head -c 512K /dev/urandom >at/f; head -c 1536K /dev/urandom >new; leave=1552;;
             anew) disk btrfs; head -c 16M /dev/urandom >at/f; head -c 16M /dev/urandom >new; leave=24576;;
+            own) disk btrfs; touch at/f; chattr +C at/f; head -c 16M /dev/urandom >>at/f; head -c 16M /dev/urandom >new; leave=24576;;
+            hollow) disk btrfs; head -c 32M /dev/urandom >at/f; truncate -s 32M new; head -c 4K /dev/urandom >>new; leave=16384;;
+            whole) disk btrfs; head -c 64M /dev/urandom >at/f; head -c 64M /dev/urandom >new; leave=137216;;
             overlay) mkdir lower upper at; mount -t tmpfs tmpfs lower; mount -t tmpfs tmpfs upper; mkdir upper/u upper/w; head -c 4M /dev/urandom >lower/f;
                    touch -d 2001-01-01 lower/f; cp lower/f old; mount -t overlay overlay -o lowerdir=lower,upperdir=upper/u,workdir=upper/w at; head -c 8M /dev/urandom >new;
                    touch at/other; used=$(stat -f -c "%b %f %S" upper | { read -r all free size; echo $(((all - free) * size)); }); leave=;
@@ -153,7 +156,7 @@ fn room_is_tried_where_it_is_needed() {
         fi
     "#;
     // With 0 the file is the new one, with 7 the old one.
-    let cases: [(&str, &[&str], i32); 8] = [
+    let cases: [(&str, &[&str], i32); 11] = [
         ("given", &[], 7),
         ("clusters", &[], 7),
         ("elsewhere", &["-b", "--backup-dir=../kept"], 0),
@@ -161,6 +164,12 @@ fn room_is_tried_where_it_is_needed() {
         ("pieces", &[], 7),
         ("tight", &[], 7),
         ("anew", &[], 7),
+        // Its blocks are written over.
+        ("own", &[], 0),
+        // What becomes a hole takes none.
+        ("hollow", &[], 0),
+        // All of it differs, in one piece.
+        ("whole", &[], 0),
         ("overlay", &[], 7),
     ];
     for (kind, options, code) in cases {
@@ -263,4 +272,58 @@ fn pieces_and_holes_change_places_on_a_full_disk() {
         *if is_new { &mut news } else { &mut olds } += 1;
     }
     assert!(olds > 0 && news > 0, "{olds} old, {news} new");
+}
+
+/// S86: a hole for which the file system has no room, or no quota, to note it becomes zeros, and one that a signal cut short is made again: what has begun comes to its end. No room, or quota, for
+/// what is to be written leaves the old file.
+#[test]
+fn a_hole_without_room_becomes_zeros() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let source = a.directory("source");
+    let old = data::random_bytes(64 << 10, 1);
+    let mut new = old.clone();
+    new[8192..16384].fill(0);
+    new[40960..49152].fill(0);
+    new.extend(data::random_bytes(8192, 2));
+    write(&source.join("f"), &new, 0);
+    let holes = fs::File::options().write(true).open(source.join("f")).unwrap();
+    for at in [8192, 40960] {
+        let flags = rustix::fs::FallocateFlags::PUNCH_HOLE | rustix::fs::FallocateFlags::KEEP_SIZE;
+        rustix::fs::fallocate(&holes, flags, at, 8192).unwrap();
+    }
+    holes.set_modified(time(0)).unwrap();
+    let run = |name: &str, inject: Option<String>| {
+        let (copy, log) = (a.directory(name), a.file(format!("{name}.log")));
+        write(&copy.join("f"), &old, -100);
+        let strace = a.program("strace").args(["-f", "-qq", "-e", "trace=fallocate", "-o"]).arg(&log);
+        let strace = inject
+            .iter()
+            .fold(strace, |strace, inject| strace.arg("-e").arg(format!("inject=fallocate:{inject}")));
+        let program = strace.arg(gate::dray_binary()).args(["sync", "-a", "--inplace"]);
+        let said = program.arg(source.join("f")).arg(&copy).run();
+        assert_eq!(data::names(&copy), ["f"], "{name}: {said}");
+        (said, fs::read(copy.join("f")).unwrap(), fs::read_to_string(&log).unwrap())
+    };
+    let (said, now, log) = run("as it is", None);
+    said.expect(0);
+    assert!(now == new);
+    let calls: Vec<_> = log.lines().collect();
+    let first = 1 + calls.iter().position(|call| call.contains("PUNCH_HOLE")).expect("no hole was made");
+    assert!(first > 1, "room is tried before: {log}");
+    for (name, error, when) in [
+        ("no room", "ENOSPC", format!("{first}+")),
+        ("no quota", "EDQUOT", format!("{first}+")),
+        ("no holes", "EOPNOTSUPP", format!("{first}+")),
+        ("a signal", "EINTR", format!("{first}")),
+    ] {
+        let (said, now, log) = run(name, Some(format!("error={error}:when={when}")));
+        assert!(log.contains(error) && now == new, "{name}: neither, or old: {said} {log}");
+        said.expect(0);
+    }
+    for (name, error) in [("no room at all", "ENOSPC"), ("no quota at all", "EDQUOT")] {
+        let (said, now, _) = run(name, Some(format!("error={error}:when=1")));
+        assert!(now == old, "{name}: neither, or new: {said}");
+        said.expect(7);
+    }
 }

@@ -154,7 +154,7 @@ pub(crate) const MUTATIONS: [Mutation; 35] = [
     ),
     mutation(
         "bytes-unproven",
-        "crates/node/src/transfer.rs",
+        "crates/node/src/transfer/arrival.rs",
         [
             "Ok(Some((expected, _))) if expected == value() => expected,",
             "Ok(Some((expected, _))) => expected,",

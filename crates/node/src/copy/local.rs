@@ -378,7 +378,10 @@ pub(super) fn advised(error: Error, host: Option<&str>, role: CopyRole) -> Error
         }
         (ErrorKind::Refused, _) => error.or_advise(format!("choose a place {there} that your user may write to")),
         (ErrorKind::NoSpace, _) => {
-            error.or_advise(format!("free some space {there}, then the same command again goes on"))
+            // Who receives is here, unless the words are the other end's.
+            let is_here = matches!(role, CopyRole::Send) && !error.to_string().contains(" says: ");
+            let place = if is_here { "here" } else { &there };
+            error.or_advise(format!("free some space {place}, then the same command again goes on"))
         }
         _ => error,
     }
@@ -580,6 +583,15 @@ mod tests {
         };
         assert!(missing(CopyRole::Send).contains("is the path right"));
         assert!(missing(CopyRole::Receive).contains("make that directory first"));
+        for (what, role, place) in [
+            ("write the file", CopyRole::Send, "here"),
+            ("h says: write the file", CopyRole::Send, "on h"),
+            ("h says: write the file", CopyRole::Receive, "on h"),
+        ] {
+            let error = advised(Error::new(ErrorKind::NoSpace, what), Some("h"), role);
+            let advice = error.advice().unwrap_or_default();
+            assert!(advice.starts_with(&format!("free some space {place},")), "{what}: {advice}");
+        }
         for role in [CopyRole::Send, CopyRole::Receive] {
             let confined = of("../x leads out of the directory that may be read", Some("h"), role);
             assert!(confined.starts_with("your key is confined"), "{confined}");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use dray_core::hash_tree::{Geometry, PairStore, Subtree, Verifier};
-use dray_core::limits::UNIT_BYTES;
+use dray_core::limits::{GROUP_BYTES, UNIT_BYTES};
 use dray_core::message::{Hello, ObjectName, PROTOCOL_VERSION, feature};
 use dray_core::permit::Budget;
 use dray_core::range::RangeSet;

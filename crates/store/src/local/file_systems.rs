@@ -23,6 +23,7 @@ const HFS_PLUS: u64 = 0x482b;
 const KAFS: u64 = 0x6b41_4653;
 const LUSTRE: u64 = 0x0bd0_0bd0;
 const NFS: u64 = 0x6969;
+pub(super) const NILFS: u64 = 0x3434;
 const NTFS: u64 = 0x5346_544e;
 const NTFS3: u64 = 0x7366_746e;
 pub(super) const OVERLAY: u64 = 0x794c_7630;
@@ -32,7 +33,7 @@ const SMB2: u64 = 0xfe53_4d42;
 /// There is no disk below.
 pub(super) const TMPFS: u64 = 0x0102_1994;
 const XFS: u64 = 0x5846_5342;
-const ZFS: u64 = 0x2fc1_2fc1;
+pub(super) const ZFS: u64 = 0x2fc1_2fc1;
 
 /// Whose numbers of inodes stay what they are, which tell when a directory was made, and which have an id. Of others (networks', FUSE, FAT, overlayfs) one of these changes by
 /// itself, or is made up with each mount. All subvolumes of bcachefs have one id, and a snapshot keeps inodes and times of birth: an older state would be taken for the directory.
@@ -88,6 +89,63 @@ mod tests {
         let proc = std::fs::File::open("/proc").unwrap();
         kind_of(&proc).unwrap();
         assert!(!lies_on(&proc, &[TMPFS]) && !lies_on(&proc, &LATE) && !lies_on(&proc, &LASTING));
+    }
+
+    /// Review M6: the numbers are those of the kernel's own header, `linux/magic.h` of the system's C library, where it names the kind.
+    #[test]
+    fn numbers_are_those_of_the_kernel() {
+        let header = std::fs::read_to_string("/usr/include/linux/magic.h").unwrap();
+        let number = |name: &str| {
+            let mut words = header.lines().map(|line| line.split_whitespace().collect::<Vec<_>>());
+            let line = words.find(|words| words.get(1) == Some(&name)).unwrap();
+            u64::from_str_radix(line[2].strip_prefix("0x").unwrap(), 16).unwrap()
+        };
+        for (name, kind) in [
+            ("AFS_SUPER_MAGIC", AFS),
+            ("AFS_FS_MAGIC", KAFS),
+            ("BTRFS_SUPER_MAGIC", BTRFS),
+            ("CEPH_SUPER_MAGIC", CEPH),
+            ("CODA_SUPER_MAGIC", CODA),
+            ("EXFAT_SUPER_MAGIC", EXFAT),
+            ("EXT4_SUPER_MAGIC", EXT),
+            ("F2FS_SUPER_MAGIC", F2FS),
+            ("FUSE_SUPER_MAGIC", FUSE),
+            ("MSDOS_SUPER_MAGIC", FAT),
+            ("NFS_SUPER_MAGIC", NFS),
+            ("NILFS_SUPER_MAGIC", NILFS),
+            ("OVERLAYFS_SUPER_MAGIC", OVERLAY),
+            ("SMB_SUPER_MAGIC", SMB),
+            ("CIFS_SUPER_MAGIC", CIFS),
+            ("SMB2_SUPER_MAGIC", SMB2),
+            ("TMPFS_MAGIC", TMPFS),
+            ("V9FS_MAGIC", P9),
+            ("XFS_SUPER_MAGIC", XFS),
+        ] {
+            assert_eq!(number(name), kind, "{name}");
+        }
+        // Those of its other headers: fs/bcachefs/bcachefs_format.h, fs/hfs/hfs.h, fs/hfsplus/hfsplus_raw.h, fs/ntfs3; and of ZFS and Lustre.
+        assert_eq!((BCACHEFS, HFS, HFS_PLUS, NTFS3), (0xca45_1a4e, 0x4244, 0x482b, 0x7366_746e));
+        assert_eq!((NTFS, ZFS, LUSTRE), (0x5346_544e, 0x2fc1_2fc1, 0x0bd0_0bd0));
+    }
+
+    /// Review M6: what is known of each kind. Who sends to a server, and who may be anything, tells late and nothing for sure; what folds names is that of other systems.
+    #[test]
+    fn what_is_known_of_each_kind() {
+        for kind in [NFS, SMB, CIFS, SMB2, FUSE, AFS, KAFS, CEPH, CODA, P9, LUSTRE] {
+            assert!(LATE.contains(&kind) && !LASTING.contains(&kind), "{kind:x}");
+            assert!(!SHARELESS.contains(&kind) && !PART_SHARERS.contains(&kind), "{kind:x}");
+        }
+        for kind in [FAT, EXFAT, NTFS, NTFS3, HFS, HFS_PLUS, SMB, CIFS, SMB2, FUSE] {
+            assert!(FOLDING.contains(&kind) && !LASTING.contains(&kind), "{kind:x}");
+        }
+        for kind in [EXT, XFS, BTRFS, F2FS, ZFS, TMPFS] {
+            assert!(LASTING.contains(&kind) && !LATE.contains(&kind) && !FOLDING.contains(&kind), "{kind:x}");
+        }
+        for kind in [FUSE, CIFS, SMB2, SMB, P9, FAT, EXFAT] {
+            assert!(UNTOLD.iter().any(|(untold, _)| *untold == kind), "{kind:x}");
+        }
+        assert!([EXT, TMPFS].iter().all(|kind| SHARELESS.contains(kind)));
+        assert!([BTRFS, XFS, BCACHEFS].iter().all(|kind| PART_SHARERS.contains(kind)));
     }
 
     /// Review M6: where the field is signed and of 32 bits, kinds above 2^31 are known all the same.

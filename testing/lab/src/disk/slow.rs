@@ -142,6 +142,18 @@ impl SlowDisk {
         forget(directory)
     }
 
+    /// Bytes that were read from it so far, as the kernel counts them (`/sys/block/DEVICE/stat`).
+    ///
+    /// # Errors
+    ///
+    /// If they cannot be read.
+    pub fn read_bytes(&self) -> io::Result<u64> {
+        let name = self.device.trim_start_matches("/dev/");
+        let counts = fs::read_to_string(format!("/sys/block/{name}/stat"))?;
+        let sectors = counts.split_whitespace().nth(2).and_then(|count| count.parse::<u64>().ok());
+        sectors.map(|sectors| sectors * 512).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+
     /// Where it is mounted.
     pub fn path(&self) -> &Path {
         &self.mount

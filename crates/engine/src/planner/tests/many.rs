@@ -104,7 +104,8 @@ fn duplicates_are_bounded() {
     add_up(&mut planner, S, B, "eager", 0);
     let (asked, ..) = drain(&mut planner, 500 * S);
     let twice: u64 = asked.iter().map(|asked| asked.permit.bytes()).sum();
-    assert_eq!(twice, borrow::DUPLICATE_BYTES_MAX);
+    // Y20, ADR 7: at most 16 MiB.
+    assert_eq!(twice, 16 << 20);
     assert!(asked.iter().all(|asked| asked.groups.groups == UNIT_GROUPS));
     let ends: Vec<u64> = asked.iter().map(|asked| asked.groups.end()).collect();
     assert!(ends.is_sorted_by(|left, right| left > right) && ends[0] == units * UNIT_GROUPS, "{ends:?}");

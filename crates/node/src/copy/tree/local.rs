@@ -356,6 +356,9 @@ impl Copying<'_> {
         if stepped.is_ok() && self.arrivals.is_due(self.number) {
             return self.remove_arrived(false);
         }
+        if stepped.is_ok() && self.writer.is_sync_due() {
+            return self.writer.sync();
+        }
         stepped
     }
 

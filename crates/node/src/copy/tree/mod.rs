@@ -293,6 +293,7 @@ fn write_options(tree: &Tree) -> WriteOptions {
         confined: false,
         masked: false,
         roots_are_directories: false,
+        durable: has(tree_flag::FSYNC),
     }
 }
 

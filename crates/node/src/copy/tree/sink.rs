@@ -649,6 +649,9 @@ impl TreeSink for Writing<'_> {
         if self.arrivals.is_due(self.undecided()) {
             self.say_in_place(false)?;
         }
+        if self.writer.is_sync_due() {
+            self.writer.sync()?;
+        }
         self.finish_if_complete()
     }
 

@@ -371,7 +371,6 @@ pub(super) fn options(tree: &Tree, reach: &Reach<'_>) -> Result<Option<StoreOpti
         omit_link_times: has(sync_flag::OMIT_LINK_TIMES),
         partial: has(sync_flag::PARTIAL),
         in_place: has(sync_flag::IN_PLACE),
-        durable: tree.flags & tree_flag::FSYNC != 0,
         fake: fake_super(tree, CopyRole::Receive),
         removes_sources: removal::removes(tree),
         max_size_bytes: wish.max_size_bytes,

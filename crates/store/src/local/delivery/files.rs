@@ -194,7 +194,7 @@ impl Destination {
     pub(super) fn failed(&self, what: &str, error: impl Into<io::Error>) -> Error {
         let error = io_at(what, &self.path, error);
         match error.kind() {
-            ErrorKind::NoSpace => error.advise("free some space and run the same command again: it goes on with what came, which is kept beside it under a hidden name"),
+            ErrorKind::NoSpace => error.advise("free some space and run the same command again: it goes on with what came so far, if there is any, which is kept beside it under a hidden name"),
             ErrorKind::Refused => error.advise("choose a directory that you may write"),
             ErrorKind::NotFound => error.advise("no file can be made in that directory: choose another"),
             _ => error,

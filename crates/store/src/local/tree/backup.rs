@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use dray_core::limits::{NAME_BYTES_MAX, SYNC_BACKUP_NAMES_MAX};
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{AtFlags, FileType, Gid, Mode, OFlags, Statx, Uid};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Statx, Uid};
 use rustix::io::Errno;
 
 use super::attributes::{self, AttributeSort, Scope, Told};
@@ -21,7 +21,7 @@ use super::contested::key;
 use super::delete::{Identity, device, identity};
 use super::directory::{Directory, stat_fd_for};
 use super::overwrite::{FACTS, Which, is_half, replaced};
-use super::place::{lacks_unnamed, times_of};
+use super::place::{lacks_unnamed, make_named, times_of};
 use super::settings::{Settings, mtime_of};
 use super::special;
 use super::temporary::{self, is_temporary};
@@ -266,7 +266,7 @@ impl Settings {
         let root = match root {
             Some(root) => root,
             none => {
-                let (made, is_new) = options.make(base)?;
+                let (made, is_new) = options.make(base, self.keeps_time_of(FileType::Directory))?;
                 self.require_outside(&made)?;
                 if is_new && let Ok(found) = base.stat_self() {
                     // What lies in the destination is no more open there than here.
@@ -300,7 +300,7 @@ impl Settings {
             Err(error) => return Err(failed(error.into())),
         }
         if self.is_durable() {
-            rustix::fs::fsync(parent).map_err(|error| failed(error.into()))?;
+            self.make_durable(parent).map_err(|error| failed(error.into()))?;
         }
         let made = parent.child(name).map_err(failed)?;
         if let Some(found) = twin.and_then(|twin| twin.stat_self().ok()) {
@@ -333,14 +333,10 @@ impl Settings {
         }
         if is_last {
             // And its name.
-            rustix::fs::fsync(to.directory)
+            self.make_durable(to.directory)
                 .map_err(|error| Error::file("make the copy durable", error.into()).context(COPYING))?;
         }
         Ok(())
-    }
-
-    fn is_durable(&self) -> bool {
-        self.sync().is_some_and(|sync| sync.durable)
     }
 
     /// Copies a file, which is on disk then if it `is_last`; where a file system tells late that it did not take it, it is asked in any case.
@@ -369,7 +365,7 @@ impl Settings {
                 stat_fd_for(made.as_fd(), FACTS).map_err(|error| Error::file("look at the copy", error))?;
             let device = (there.stx_dev_major, there.stx_dev_minor);
             if is_last || self.fails_late(device, made.as_fd()) {
-                rustix::fs::fsync(made).map_err(|error| Error::file("write the copy", error.into()))?;
+                self.make_durable(made).map_err(|error| Error::file("write the copy", error.into()))?;
             }
             Ok(is_shared)
         };
@@ -377,13 +373,12 @@ impl Settings {
         let made = temporary::keep(to.directory, to.name, &mut |temporary| {
             // Without a name, where there is that, nothing of it is left by who is killed.
             let (made, is_named) = match to.directory.unnamed() {
-                Err(error) if lacks_unnamed(&error) => {
-                    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
-                    (to.directory.open_at(temporary, flags, Mode::RUSR | Mode::WUSR)?, true)
-                }
+                Err(error) if lacks_unnamed(&error) => (make_named(to.directory, temporary)?, true),
                 unnamed => (unnamed?, false),
             };
             let made = File::from(made);
+            // Another run that keeps something there under this name does not take it for something left.
+            let _ = rustix::fs::flock(&made, FlockOperation::NonBlockingLockExclusive);
             copied = fill(&made).map_err(|error| error.context(COPYING)).and_then(may_stand);
             if copied.is_err() {
                 if is_named {
@@ -391,7 +386,10 @@ impl Settings {
                 }
                 return Err(io::ErrorKind::Interrupted.into());
             }
-            if is_named { Ok(()) } else { self.link_unnamed(made.as_fd(), to.directory, &temporary[..]) }
+            if !is_named {
+                self.link_unnamed(made.as_fd(), to.directory, &temporary[..])?;
+            }
+            Ok(Some(made))
         });
         copied?;
         made.map_err(|error| Error::file("write the copy", error).context(COPYING))
@@ -449,7 +447,8 @@ struct Place<'a> {
 /// Makes `to` another name of `from`, in the place of what stands there.
 fn link(from: &Place<'_>, to: &Place<'_>) -> Result<(), Errno> {
     temporary::keep(to.directory, to.name, &mut |temporary| {
-        Ok(rustix::fs::linkat(from.directory, from.name, to.directory, &temporary[..], AtFlags::empty())?)
+        rustix::fs::linkat(from.directory, from.name, to.directory, &temporary[..], AtFlags::empty())?;
+        Ok(None)
     })
     .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))
 }
@@ -462,7 +461,7 @@ fn copy_special(from: &Place<'_>, found: &Statx, to: &Place<'_>) -> io::Result<(
         let flags = AtFlags::SYMLINK_NOFOLLOW;
         let _ = rustix::fs::chownat(to.directory, &temporary[..], Some(uid), Some(gid), flags);
         let _ = rustix::fs::utimensat(to.directory, &temporary[..], &times_of(mtime_of(found)), flags);
-        Ok(())
+        Ok(None)
     })
 }
 

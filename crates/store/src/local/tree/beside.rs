@@ -10,6 +10,8 @@ use rustix::fs::Mode;
 
 use super::directory::Directory;
 use super::origin::Origin;
+use super::place::times_of;
+use super::settings::mtime_of;
 
 /// Such a directory, which need not be there.
 #[derive(Clone, Debug)]
@@ -84,12 +86,20 @@ impl Beside {
         }
     }
 
-    /// The same, made with those above it where they are not there, and whether it was: then nobody but its owner may enter it yet.
-    pub(super) fn make(&self, base: &Directory) -> Result<(Directory, bool)> {
-        self.make_at(base, &self.path, Mode::RWXU)
+    /// The same, made with those above it where they are not there, and whether it was: then nobody but its owner may enter it yet. A directory on the way from the destination keeps its time if it
+    /// `keeps_times`: it may have got that of its source already.
+    pub(super) fn make(&self, base: &Directory, keeps_times: bool) -> Result<(Directory, bool)> {
+        let is_inside = self.is_relative && !self.path.components().any(|part| part == Component::ParentDir);
+        self.make_at(base, &self.path, Mode::RWXU, keeps_times && is_inside)
     }
 
-    fn make_at(&self, base: &Directory, path: &Path, mode: Mode) -> Result<(Directory, bool)> {
+    fn make_at(
+        &self,
+        base: &Directory,
+        path: &Path,
+        mode: Mode,
+        keeps_times: bool,
+    ) -> Result<(Directory, bool)> {
         match self.open_at(base, path) {
             Err(error) if error.kind() == ErrorKind::NotFound => {}
             opened => return Ok((opened?, false)),
@@ -98,9 +108,15 @@ impl Beside {
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(leads_out(path));
         };
-        let (above, _) = self.make_at(base, above, Mode::from_raw_mode(0o777))?;
+        let (above, _) = self.make_at(base, above, Mode::from_raw_mode(0o777), keeps_times)?;
+        let before = above.stat_self().ok().filter(|_| keeps_times);
         let is_new = match rustix::fs::mkdirat(&above, name, mode) {
-            Ok(()) => true,
+            Ok(()) => {
+                if let Some(before) = before {
+                    let _ = rustix::fs::futimens(&above, &times_of(mtime_of(&before)));
+                }
+                true
+            }
             Err(rustix::io::Errno::EXIST) => false,
             Err(error) => return Err(failed(error.into())),
         };

@@ -49,6 +49,7 @@ mod temporary;
 #[cfg(test)]
 mod tests;
 mod unfinished;
+mod unsynced;
 mod walk;
 mod write;
 mod writing_over;

@@ -438,6 +438,7 @@ impl OpenDirectory {
         if self.syncs
             && let Err(error) = rustix::fs::syncfs(fd)
         {
+            settings.is_refused.set(true);
             settings.fail(Way::path(self.way.as_ref(), None), Error::file("make it durable", error.into()));
         }
     }
@@ -537,10 +538,10 @@ impl Devices {
 
     /// Waits until everything on all of them is on disk.
     pub(super) fn sync(&self) -> Result<()> {
+        let mut synced = Ok(());
         for (_, directory) in &self.seen {
-            rustix::fs::syncfs(directory)
-                .map_err(|error| Error::file("make it durable", io::Error::from(error)))?;
+            synced = synced.and(rustix::fs::syncfs(directory));
         }
-        Ok(())
+        synced.map_err(|error| Error::file("make it durable", io::Error::from(error)))
     }
 }

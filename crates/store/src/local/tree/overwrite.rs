@@ -118,7 +118,7 @@ impl Settings {
     /// True if what the file is read as proves nothing where a run was cut off while it changed it: bytes that a disk refused are read for a while, and then those
     /// that it has.
     pub(super) fn distrusts_half(&self, found: &Statx) -> bool {
-        self.overwrites(found) && self.sync().is_some_and(|sync| sync.durable)
+        self.overwrites(found) && self.is_durable()
     }
 
     /// True if the regular file `name`, which `found` tells of, would get powers with what is told of an entry that it has the content of: setuid or setgid, or another owner or somebody
@@ -408,10 +408,11 @@ impl FileTarget {
         let (settings, directory) = (self.directory.settings(), &self.directory);
         let there = self.open_existing(existing)?;
         self.hold_names(&there)?;
-        let is_durable = settings.sync().is_some_and(|sync| sync.durable);
+        let is_durable = settings.is_durable();
         if settings.fails_late(directory.device, new.file().as_fd()) {
             // What it did not take reads as zeros, or not at all, and is no content for a file that is there. Before its time is set, with which it would be written unheard.
-            rustix::fs::fsync(new.file())
+            settings
+                .make_durable(new.file())
                 .map_err(|error| Error::file("write the file to its server", error.into()))?;
         }
         if settings.keeps_time_of(FileType::RegularFile) {
@@ -431,7 +432,7 @@ impl FileTarget {
         has_room(false)?;
         let begun = self.begin(existing, &mut new, &there.found, &has_room)?;
         // See `distrusts_half`.
-        let is_readable = there.is_readable && !(is_durable && begun.is_left);
+        let is_readable = there.is_readable && !(is_durable && begun.is_left) && !self.is_refused;
         let naming = RefCell::new(&mut new);
         let before = || self.begin_to_write(existing, &there, &mut naming.borrow_mut(), &begun, mode);
         let over =
@@ -445,7 +446,9 @@ impl FileTarget {
         let device = (there.found.stx_dev_major, there.found.stx_dev_minor);
         // A file that is mounted there lies on a file system that nobody else makes durable.
         if is_durable || device != directory.device || settings.fails_late(device, there.file.as_fd()) {
-            rustix::fs::fsync(&there.file).map_err(|error| Error::file("write the file", error.into()))?;
+            settings
+                .make_durable(&there.file)
+                .map_err(|error| Error::file("write the file", error.into()))?;
         }
         let now = stat_fd(there.file.as_fd()).map_err(|error| Error::file("look at the file", error))?;
         let has_names = now.stx_nlink > 1;
@@ -530,16 +533,17 @@ impl FileTarget {
     /// Gives `new` the name that says that the file is neither old nor new from now on.
     pub(super) fn name_whole(&self, existing: &Existing, new: &mut NewFile, begun: &Begun) -> Result<()> {
         let directory = &self.directory;
-        let is_durable = directory.settings().sync().is_some_and(|sync| sync.durable);
+        let settings = directory.settings();
+        let is_durable = settings.is_durable();
         let failed = |error: Errno| Error::file("make what came durable", error.into());
         self.require_there(existing)?;
         if is_durable {
             // What is to end the file is there before anything of that goes.
-            rustix::fs::fsync(new.file()).map_err(failed)?;
+            settings.make_durable(new.file()).map_err(failed)?;
         }
         new.wait_as(&self.name, begun.whole, begun.is_left).map_err(not_named)?;
         new.stay();
-        if is_durable && let Err(error) = rustix::fs::fsync(&directory.directory) {
+        if is_durable && let Err(error) = settings.make_durable(&directory.directory) {
             if !begun.is_left {
                 new.take_back();
             }

@@ -71,6 +71,15 @@ impl Left {
         }
     }
 
+    /// Removes what runs before this one left of `name`.
+    pub(super) fn clear(directory: &Rc<OpenDirectory>, name: &Name) {
+        if directory.is_new {
+            return;
+        }
+        let names = [temporary::usual(directory, name), temporary::kept(directory, name)];
+        names.into_iter().filter_map(|name| Left::open(directory, name)).for_each(|left| left.remove());
+    }
+
     fn open(directory: &Rc<OpenDirectory>, name: Temporary) -> Option<Left> {
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let fd = directory.directory.open_at(&name, flags, Mode::empty()).ok()?;

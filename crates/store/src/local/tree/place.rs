@@ -48,6 +48,8 @@ pub struct FileTarget {
     pub(super) existing: Option<Existing>,
     /// What is there has its content, and is to be another file all the same: this one has powers that it has not.
     pub(super) gains_powers: bool,
+    /// What is read of the file that is there may not be on its disk.
+    pub(super) is_refused: bool,
     /// What was hashed to compare it with the sender's; `None` if nothing was.
     pub(super) compared: Option<Compared>,
     /// Its size as it was told.
@@ -218,6 +220,7 @@ impl FileTarget {
             there,
             existing: None,
             gains_powers: false,
+            is_refused: false,
             compared: None,
             size_bytes,
             held,
@@ -257,7 +260,7 @@ impl FileTarget {
 
     /// True if it becomes a new file also where what is there has its content.
     pub fn is_never_kept(&self) -> bool {
-        self.gains_powers
+        self.gains_powers || self.is_refused
     }
 
     /// True if what may come in parts of it waits for this run or for the next one.
@@ -282,7 +285,12 @@ impl FileTarget {
 
     /// What a run before this one left is not needed any more.
     pub(super) fn leave(&self) {
-        self.left.iter().for_each(Left::remove);
+        match &self.left {
+            Some(left) => left.remove(),
+            // Nobody looked for it.
+            None if self.size_bytes >= PARTIAL_FROM_BYTES => Left::clear(&self.directory, &self.name),
+            None => {}
+        }
     }
 
     /// True if another directory has something of it, or a run before this one left it.
@@ -365,7 +373,7 @@ impl FileTarget {
             }
         }
         let (temporary, fd) =
-            temporary::make(directory, &self.name, &mut |name| make_named(directory, name))?;
+            temporary::make(directory, &self.name, &mut |name| make_named(&directory.directory, name))?;
         Ok((fd, Some(temporary)))
     }
 
@@ -387,6 +395,8 @@ impl FileTarget {
         settings.apply_kept(file.file.as_fd(), &metadata, &self.directory.of_new_file(), mode, false);
         let waits = matches!(self.there, There::Directory)
             && !settings.make_way(&self.directory.directory, &self.name)?;
+        // Before what is there is kept: an older backup is not to make way for nothing.
+        self.settle(&file, waits)?;
         if !waits {
             let away = self.existing.as_ref().map_or(Away::Replaced, Existing::away);
             self.directory.back_up(&self.name, away)?;
@@ -398,22 +408,24 @@ impl FileTarget {
 
     /// Gives `file`, which has everything that it is to have, its name, in the place of the file of which it is a copy.
     pub(super) fn take_place(&self, file: NewFile) -> Result<Identity> {
+        self.settle(&file, false)?;
         self.place(file, false)
     }
 
     /// Gives `file` its name, or one for now if it waits for a directory to make way.
     fn place(&self, mut file: NewFile, waits: bool) -> Result<Identity> {
-        if self.directory.settings().fails_late(self.directory.device, file.file.as_fd()) {
-            rustix::fs::fsync(&file.file)
-                .map_err(|error| Error::file("write the file to its server", error.into()))?;
-        }
         let named = if waits { file.name_for_now(self) } else { file.name(self) };
         named.map_err(|error| taken(&self.directory, &self.name, error, "give the file its name"))?;
-        if self.metadata.link_group.is_none() {
+        let is_unsynced = self.directory.settings().is_durable() && !self.replaces(waits);
+        if self.metadata.link_group.is_none() && !is_unsynced {
             return Ok((0, 0, 0));
         }
         let found = stat_fd(file.file.as_fd()).map_err(|error| Error::file("look at the file", error))?;
-        Ok(identity_of(&found))
+        let identity = identity_of(&found);
+        if is_unsynced {
+            self.note_unsynced(identity);
+        }
+        Ok(if self.metadata.link_group.is_none() { (0, 0, 0) } else { identity })
     }
 }
 
@@ -432,13 +444,13 @@ pub(super) fn lacks_unnamed(error: &io::Error) -> bool {
 }
 
 /// Makes the file `name` and locks it, so that another run does not take it for one that was left.
-fn make_named(directory: &OpenDirectory, name: &Temporary) -> io::Result<OwnedFd> {
+pub(super) fn make_named(directory: &Directory, name: &Temporary) -> io::Result<OwnedFd> {
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CREATE | OFlags::EXCL;
-    let fd = directory.directory.open_at(name, flags, Mode::RUSR | Mode::WUSR)?;
+    let fd = directory.open_at(name, flags, Mode::RUSR | Mode::WUSR)?;
     let is_locked = rustix::fs::flock(&fd, FlockOperation::NonBlockingLockExclusive).is_ok();
     let made = stat_fd(fd.as_fd())?;
     // Another run may have been faster than the lock; then this one is to take another name.
-    match directory.directory.stat(name) {
+    match directory.stat(name) {
         Ok(found) if is_locked && found.stx_ino == made.stx_ino => Ok(fd),
         _ => Err(Errno::EXIST.into()),
     }

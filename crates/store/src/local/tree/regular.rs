@@ -20,6 +20,7 @@ use super::place::{FileTarget, Identity, Now, There, identity_of};
 use super::removing::mark_changed;
 use super::settings::{Differences, mtime_of};
 use super::sync::{How, Verdict};
+use super::unsynced::was_refused;
 use super::write::{Placed, TreeWriter, file_type, is_directory};
 
 impl TreeWriter {
@@ -63,7 +64,7 @@ impl TreeWriter {
             FileType::Directory => Err(is_directory()),
             FileType::RegularFile => {
                 let there = There::File(u32::from(found.stx_mode) & 0o777);
-                let mut gains_powers = false;
+                let (mut gains_powers, mut is_refused) = (false, false);
                 let verdict = match settings.verdict(entry, size_bytes, &found) {
                     // Another user may have it open or mapped, and what he writes to it would have them.
                     Verdict::Keep | Verdict::Compare
@@ -88,6 +89,13 @@ impl TreeWriter {
                     Verdict::Keep if settings.changed_elsewhere(&found, &|| parent.path(name)) => {
                         if settings.changes.never_compares { Verdict::Want } else { Verdict::Compare }
                     }
+                    // Its source is to go.
+                    Verdict::Compare
+                        if settings.removes_sources() && was_refused(&parent.directory, name) =>
+                    {
+                        is_refused = true;
+                        Verdict::Want
+                    }
                     verdict => verdict,
                 };
                 if verdict != Verdict::Pass
@@ -100,6 +108,7 @@ impl TreeWriter {
                     Verdict::Want => {
                         let mut target = target(there, Some(&found));
                         target.gains_powers = gains_powers;
+                        target.is_refused = is_refused;
                         Ok(Placed::Wanted(target, None))
                     }
                     Verdict::Keep => {

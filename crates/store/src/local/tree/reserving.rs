@@ -7,13 +7,13 @@ use std::fs::File;
 use std::os::fd::OwnedFd;
 
 use dray_core::{Error, Result};
-use rustix::fs::{FallocateFlags, IFlags, fallocate, ioctl_getflags};
+use rustix::fs::{FallocateFlags, IFlags, fallocate, fstatvfs, ioctl_getflags};
 use rustix::io::Errno;
 
 use super::content::{Piece, Read, read_content};
 use super::directory::Directory;
 use super::writing_over::{Over, differing};
-use crate::local::file_systems::{BCACHEFS, BTRFS, kind_of};
+use crate::local::file_systems::{BCACHEFS, BTRFS, NILFS, ZFS, kind_of};
 
 /// What a file system may take besides for where the bytes lie: for each piece of them (an extent is 12 bytes on ext4 and 16 on XFS, in trees that may be half empty), and in any case. XFS sets
 /// several blocks aside for each change that it has not yet written down.
@@ -21,6 +21,8 @@ const PIECE_BYTES: u64 = 512;
 const TREE_BYTES: u64 = 512 << 10;
 /// The least piece.
 const BLOCK_BYTES: u64 = 4096;
+/// How far free room is taken to be in pieces.
+const APART_BYTES: u64 = 4 * BLOCK_BYTES;
 
 /// `NoSpace` if there is no room for what `over` is to write of `new`, of `size_bytes`, where the file that is there has no bytes: what it was given beforehand does not count, as nothing tells
 /// cheaply where that lies. `beside` is a directory on its file system, and its blocks may be shared, so that what is written goes elsewhere. Where a file system gives no room beforehand, or
@@ -32,16 +34,17 @@ pub(super) fn try_room(
     (beside, is_shared): (&Directory, bool),
 ) -> Result<()> {
     if is_shared || writes_elsewhere(over.there) {
-        let take = |bytes: u64| match bytes {
-            0 => Ok(()),
-            _ => Room::beside(beside).take(0, bytes + bytes / BLOCK_BYTES * PIECE_BYTES + TREE_BYTES),
-        };
-        // The most that it may take is asked for first, as that needs no second comparison.
-        if take(size_bytes).is_ok() {
+        let take =
+            |bytes: u64, pieces: u64| Room::beside(beside).take(0, bytes + pieces * PIECE_BYTES + TREE_BYTES);
+        // The most that it may take is asked for first, as that needs no second comparison; but not where it is much of what there is, which others may want in this moment.
+        if is_little(size_bytes, beside) && take(size_bytes, size_bytes / BLOCK_BYTES).is_ok() {
             return Ok(());
         }
         let dry = Over { is_dry: true, ..Over::new(over.there, over.end, over.is_readable, over.check) };
-        return take(dry.bring(new, size_bytes)?);
+        let bytes = dry.bring(new, size_bytes)? - dry.cleared.get();
+        // What lies together in the file may not on the disk.
+        let pieces = dry.parts.get().max(bytes / APART_BYTES);
+        return if pieces == 0 { Ok(()) } else { take(bytes, pieces) };
     }
     // At the same places: where blocks are given in clusters as many as there.
     let (room, mut pieces) = (Room::beside(beside), 0);
@@ -52,14 +55,19 @@ pub(super) fn try_room(
     if pieces == 0 { Ok(()) } else { room.take(size_bytes.max(over.end), pieces * PIECE_BYTES + TREE_BYTES) }
 }
 
-/// True if what is written over always takes blocks of its own: on Btrfs but in files that say otherwise.
+/// True if what is written over always takes blocks of its own: where nothing is written over in place; on Btrfs but in files that say otherwise.
 fn writes_elsewhere(file: &File) -> bool {
     let is_in_place = || ioctl_getflags(file).is_ok_and(|flags| flags.contains(IFlags::NOCOW));
     match kind_of(file).unwrap_or_default() {
         BTRFS => !is_in_place(),
-        BCACHEFS => true,
+        BCACHEFS | NILFS | ZFS => true,
         _ => false,
     }
+}
+
+/// True if so many bytes are no more than an eighth of what is free.
+fn is_little(bytes: u64, directory: &Directory) -> bool {
+    fstatvfs(directory).is_ok_and(|found| bytes <= found.f_bavail.saturating_mul(found.f_frsize) / 8)
 }
 
 /// A file that nobody knows, which takes room until it is dropped.
@@ -103,6 +111,7 @@ fn each_missing(
         if matches!(piece, Piece::Data(_)) {
             let (mut from, end) = (at, (at + len).min(over.end));
             while from < end {
+                (over.check)()?;
                 let piece = Piece::next(over.there, from, end);
                 let (Piece::Hole(len) | Piece::Data(len)) = piece;
                 if matches!(piece, Piece::Hole(_)) {

@@ -27,6 +27,7 @@ use super::overwrite::Met;
 use super::owners::{OwnerChange, OwnerNames, Powers};
 use super::place::{Identity, identity_of};
 use super::sync::{Done, SyncOptions};
+use super::unsynced::Unsynced;
 use super::write::file_type;
 
 /// What a copy keeps and does.
@@ -55,6 +56,8 @@ pub struct WriteOptions {
     pub masked: bool,
     /// The root of a tree is a directory, or breaks the protocol: a link in its place would lead the next copy elsewhere.
     pub roots_are_directories: bool,
+    /// What comes is on its disk before it takes the place of anything, and before that is said of it.
+    pub durable: bool,
 }
 
 /// What a copy does otherwise than it is told.
@@ -107,6 +110,8 @@ pub(super) struct Settings {
     masked: bool,
     /// See [`WriteOptions::roots_are_directories`].
     roots_are_directories: bool,
+    /// See [`WriteOptions::durable`].
+    pub(super) durable: bool,
     pub(super) whole_file: bool,
     pub(super) changes: Changes,
     /// What is as large or larger is not hashed to be compared: whoever writes the tree sees to it.
@@ -133,6 +138,10 @@ pub(super) struct Settings {
     pub(super) held: Cell<usize>,
     /// Where everything is written to.
     pub(super) devices: RefCell<Devices>,
+    /// New files that may not be on disk yet.
+    pub(super) unsynced: RefCell<Vec<Unsynced>>,
+    /// A disk refused something before everything is made durable.
+    pub(super) is_refused: Cell<bool>,
     /// Whether file systems tell of failed writes late.
     pub(super) late_devices: RefCell<Vec<((u32, u32), bool)>>,
     /// Files without a name get one by their path in `/proc` alone.
@@ -170,6 +179,7 @@ impl Settings {
             confined: options.confined,
             masked: options.masked,
             roots_are_directories: options.roots_are_directories,
+            durable: options.durable,
             owners: options.owners,
             numeric_ids: options.numeric_ids,
             xattrs: options.xattrs,
@@ -193,6 +203,8 @@ impl Settings {
             failed: RefCell::default(),
             held: Cell::new(0),
             devices: RefCell::default(),
+            unsynced: RefCell::default(),
+            is_refused: Cell::new(false),
             late_devices: RefCell::default(),
             links_by_path: Cell::new(false),
             done: RefCell::default(),

@@ -74,8 +74,6 @@ pub struct SyncOptions {
     pub fake: FakeSuper,
     /// Files that are there are changed, not replaced.
     pub in_place: bool,
-    /// And what they are to be is on disk before that is said of them.
-    pub durable: bool,
 }
 
 /// What is deleted.

@@ -5,6 +5,7 @@
 //! there is one, and on file systems that cannot. That name follows from the directory and the entry, so that the next run
 //! finds what a killed one left; what is found is removed or passed by, never written to.
 
+use std::fs::File;
 use std::io;
 use std::os::fd::AsFd;
 
@@ -85,21 +86,13 @@ pub(super) fn make<T>(
     name: &Name,
     make: &mut dyn FnMut(&Temporary) -> io::Result<T>,
 ) -> io::Result<(Temporary, T)> {
-    make_first(&directory.directory, usual(directory, name), make)
-}
-
-/// The same under this name, if it can be had.
-fn make_first<T>(
-    directory: &Directory,
-    mut temporary: Temporary,
-    make: &mut dyn FnMut(&Temporary) -> io::Result<T>,
-) -> io::Result<(Temporary, T)> {
+    let mut temporary = usual(directory, name);
     let mut result = make(&temporary);
     for attempt in 0..TRIES {
         match result {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 // Left by a killed run, in the way on purpose, or in use by another run: then another name will do.
-                if attempt > 0 || !clear_left(directory, &temporary) {
+                if attempt > 0 || !clear_left(&directory.directory, &temporary) {
                     temporary = random()?;
                 }
                 result = make(&temporary);
@@ -143,26 +136,45 @@ pub(super) fn make_under(
     result
 }
 
-/// Makes something with `make` and renames it over the file that stands under `name`, which no run writes otherwise, to be kept there.
+/// Makes something with `make` and renames it to `name`, to be kept there. The file that `make` writes under a temporary name it locks, as [`make_named`] does, and gives back: until it has its
+/// own name it is nobody else's. What another run takes away meanwhile is made again.
 pub(super) fn keep(
     directory: &Directory,
     name: &[u8],
-    make: &mut dyn FnMut(&Temporary) -> io::Result<()>,
+    make: &mut dyn FnMut(&Temporary) -> io::Result<Option<File>>,
 ) -> io::Result<()> {
-    let first = beside(directory.stat_self()?.stx_ino, name, b"kept");
+    let usual = beside(directory.stat_self()?.stx_ino, name, b"kept");
     let mut result = Ok(());
-    for _ in 0..TRIES {
-        let (temporary, ()) = make_first(directory, first, make)?;
-        result = rustix::fs::renameat(directory, &temporary[..], directory, name);
-        if result == Err(Errno::NOENT) {
-            // Another run took it for something left.
-            continue;
+    for attempt in 0..TRIES {
+        // Seen before anything is copied.
+        let temporary = if attempt == 0 && clear_kept(directory, &usual) { usual } else { random()? };
+        let _locked = match make(&temporary) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
+                result = Err(error);
+                continue;
+            }
+            made => made?,
+        };
+        match rustix::fs::renameat(directory, &temporary[..], directory, name) {
+            Err(Errno::NOENT) => result = Err(Errno::NOENT.into()),
+            renamed => {
+                // Where both are one file already, a rename leaves both names.
+                let _ = rustix::fs::unlinkat(directory, &temporary[..], AtFlags::empty());
+                return Ok(renamed?);
+            }
         }
-        // Where both are one file already, a rename leaves both names.
-        let _ = rustix::fs::unlinkat(directory, &temporary[..], AtFlags::empty());
-        break;
     }
-    Ok(result?)
+    result
+}
+
+/// Removes what a killed run left of what it was to keep. A further name of a file, which nobody writes under it, may be locked under its own.
+fn clear_kept(directory: &Directory, temporary: &Temporary) -> bool {
+    match directory.stat(temporary) {
+        Ok(found) if found.stx_nlink > 1 => {
+            rustix::fs::unlinkat(directory, &temporary[..], AtFlags::empty()).is_ok()
+        }
+        _ => clear_left(directory, temporary),
+    }
 }
 
 /// Gives what this run made under a temporary name another one, which nobody can foresee.
@@ -195,4 +207,106 @@ fn clear_left(fd: &Directory, temporary: &Temporary) -> bool {
         return false;
     }
     matches!(rustix::fs::unlinkat(fd, &temporary[..], AtFlags::empty()), Ok(()) | Err(Errno::NOENT))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::MetadataExt;
+    use std::path::Path;
+
+    use super::super::place::make_named;
+    use super::*;
+
+    fn names(dir: &Path) -> Vec<String> {
+        let mut names: Vec<_> = fs::read_dir(dir)
+            .unwrap()
+            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
+            .collect();
+        names.sort();
+        names
+    }
+
+    fn usual_in(dir: &Path) -> Temporary {
+        beside(fs::metadata(dir).unwrap().ino(), b"f~", b"kept")
+    }
+
+    fn path(dir: &Path, name: &Temporary) -> std::path::PathBuf {
+        dir.join(std::str::from_utf8(name).unwrap())
+    }
+
+    fn write(dir: &Directory, name: &Temporary, bytes: &[u8]) -> io::Result<Option<File>> {
+        let file = File::from(make_named(dir, name)?);
+        std::os::unix::fs::FileExt::write_all_at(&file, bytes, 0)?;
+        Ok(Some(file))
+    }
+
+    /// "Interrupted runs leave every file either old or new": what a killed run left is gone before anything is made, which is made once; also a further name of a file that is locked.
+    #[test]
+    fn what_was_left_is_cleared_before_it_is_made() {
+        for is_link in [false, true] {
+            let dir = tempfile::tempdir().unwrap();
+            let opened = Directory::open(dir.path()).unwrap();
+            let left = path(dir.path(), &usual_in(dir.path()));
+            fs::write(dir.path().join("f"), "f").unwrap();
+            if is_link {
+                fs::hard_link(dir.path().join("f"), &left).unwrap();
+            } else {
+                fs::write(&left, "half").unwrap();
+            }
+            let f = File::open(dir.path().join("f")).unwrap();
+            rustix::fs::flock(&f, FlockOperation::NonBlockingLockExclusive).unwrap();
+            let mut made = 0;
+            keep(&opened, b"f~", &mut |name| {
+                made += 1;
+                write(&opened, name, b"kept")
+            })
+            .unwrap();
+            assert_eq!((made, names(dir.path())), (1, vec!["f".to_owned(), "f~".to_owned()]), "{is_link}");
+            assert_eq!(fs::read(dir.path().join("f~")).unwrap(), b"kept");
+            assert_eq!(f.metadata().unwrap().nlink(), 1);
+        }
+    }
+
+    /// The same: of two runs that keep something under one name at once neither takes what the other writes for something left, nor gives it its name.
+    #[test]
+    fn two_at_once_keep_apart() {
+        let dir = tempfile::tempdir().unwrap();
+        let opened = Directory::open(dir.path()).unwrap();
+        let mut seen = Vec::new();
+        keep(&opened, b"f~", &mut |name| {
+            let file = write(&opened, name, b"first")?;
+            keep(&opened, b"f~", &mut |other| {
+                assert_ne!(name, other);
+                write(&opened, other, b"second")
+            })?;
+            seen = names(dir.path());
+            Ok(file)
+        })
+        .unwrap();
+        assert_eq!(seen.len(), 2, "{seen:?}");
+        assert_eq!(fs::read(dir.path().join("f~")).unwrap(), b"first");
+        assert_eq!(names(dir.path()), ["f~"]);
+    }
+
+    /// The same: a further name that another run took away is made again, under one that nobody takes for something left.
+    #[test]
+    fn what_was_taken_away_is_made_again() {
+        let dir = tempfile::tempdir().unwrap();
+        let opened = Directory::open(dir.path()).unwrap();
+        fs::write(dir.path().join("f"), "f").unwrap();
+        let mut tried = Vec::new();
+        keep(&opened, b"f~", &mut |name| {
+            rustix::fs::linkat(&opened, "f", &opened, &name[..], AtFlags::empty())?;
+            if tried.is_empty() {
+                fs::remove_file(path(dir.path(), name)).unwrap();
+            }
+            tried.push(*name);
+            Ok(None)
+        })
+        .unwrap();
+        assert_eq!(tried.len(), 2);
+        assert_ne!(tried[0], tried[1]);
+        assert_eq!(names(dir.path()), ["f", "f~"]);
+    }
 }

@@ -38,6 +38,7 @@ const ARCHIVE: WriteOptions = WriteOptions {
     confined: false,
     masked: false,
     roots_are_directories: false,
+    durable: false,
 };
 
 fn walk_options() -> WalkOptions {

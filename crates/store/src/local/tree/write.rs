@@ -149,7 +149,7 @@ pub struct TreeWriter {
     candidates: Option<Candidates>,
     doomed: Option<Doomed>,
     /// The tree is made beside the destination.
-    stage: Option<Stage>,
+    pub(super) stage: Option<Stage>,
 }
 
 impl TreeWriter {
@@ -276,18 +276,6 @@ impl TreeWriter {
     /// The directory that everything goes into.
     pub fn base(&self) -> &Directory {
         &self.landing.base
-    }
-
-    /// Waits until everything is on disk, on every file system that was written to.
-    pub fn sync(&mut self) -> Result<()> {
-        let synced = self.settings.devices.borrow().sync();
-        synced.map_err(|error| {
-            let error = match &mut self.stage {
-                Some(stage) => stage.doubt(error),
-                None => error,
-            };
-            self.last_error(error)
-        })
     }
 
     /// True if so much waits for contents, directories or bytes of memory, that the next entries had better wait too.
@@ -870,6 +858,7 @@ impl TreeWriter {
 impl Drop for TreeWriter {
     /// A run that ends early leaves nothing under a temporary name.
     fn drop(&mut self) {
+        self.sync_left();
         self.delete_nothing(&mut Vec::new());
         if let Some(doomed) = self.doomed.take() {
             let _ = doomed.abandon(&self.settings, &self.landing.base, &mut Vec::new());

@@ -7,7 +7,7 @@ use std::os::unix::fs::FileExt;
 
 use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::FallocateFlags;
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 
 use super::content::{Piece, Read, read_content};
 
@@ -25,6 +25,10 @@ pub(super) struct Over<'a> {
     pub(super) is_readable: bool,
     /// Nothing is written.
     pub(super) is_dry: bool,
+    /// Parts that were written, each as long as could be seen at a time.
+    pub(super) parts: Cell<u64>,
+    /// Bytes that became holes.
+    pub(super) cleared: Cell<u64>,
     /// From the first byte on it is neither old nor new, and whoever stops the run waits until it is new.
     pub(super) has_begun: Cell<bool>,
     /// Called right before that.
@@ -44,6 +48,8 @@ impl<'a> Over<'a> {
             end,
             is_readable,
             is_dry: false,
+            parts: Cell::new(0),
+            cleared: Cell::new(0),
             has_begun: Cell::new(false),
             before: &|| Ok(()),
             check,
@@ -117,6 +123,7 @@ impl Over<'_> {
                     self.begin()?;
                     self.there.write_all_at(&bytes[from..to], at + from as u64).map_err(failed)?;
                 }
+                self.parts.set(self.parts.get() + 1);
                 written += (to - from) as u64;
             }
         }
@@ -147,6 +154,8 @@ impl Over<'_> {
                     self.begin()?;
                     self.clear(at + from as u64, (to - from) as u64).map_err(failed)?;
                 }
+                self.cleared.set(self.cleared.get() + (to - from) as u64);
+                self.parts.set(self.parts.get() + 1);
                 written += (to - from) as u64;
             }
             at += len as u64;
@@ -157,7 +166,7 @@ impl Over<'_> {
     /// Makes a hole, or zeros where the file system makes none, or has no room for what it would note of one: the blocks are there.
     fn clear(&self, at: u64, len: u64) -> io::Result<()> {
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        match rustix::fs::fallocate(self.there, flags, at, len) {
+        match retry_on_intr(|| rustix::fs::fallocate(self.there, flags, at, len)) {
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOSPC | Errno::DQUOT) => {
                 let zeros = [0; BLOCK_BYTES];
                 let mut done = 0;

@@ -986,12 +986,14 @@ fn what_cannot_be_given_away_is_not_written() {
 /// same before is not kept.
 #[test]
 fn what_a_disk_may_have_refused_is_wanted() {
-    let sync = |durable| SyncOptions { checksum: true, durable, ..in_place() };
+    let begun = |to: &Path, durable| {
+        begun_with(to, SyncOptions { checksum: true, ..in_place() }, WriteOptions { durable, ..MINE })
+    };
     for durable in [false, true] {
         let dir = half(&[]);
         let to = dir.path().join("to");
         fs::write(to.join("f"), NEW).unwrap();
-        let mut writer = begun(&to, sync(durable));
+        let mut writer = begun(&to, durable);
         let Placed::Wanted(target, known) = writer.entry(&file("f", &NEW)).unwrap() else { panic!() };
         assert_eq!(known, (!durable).then(|| *blake3::hash(&NEW).as_bytes()));
         bring(&mut writer, target, &NEW).unwrap();
@@ -1000,10 +1002,10 @@ fn what_a_disk_may_have_refused_is_wanted() {
     let dir = filled(&["f"]);
     let to = dir.path().join("to");
     fs::write(to.join("f"), NEW).unwrap();
-    let mut writer = begun(&to, sync(true));
+    let mut writer = begun(&to, true);
     let Placed::Wanted(mut target, Some(_)) = writer.entry(&file("f", &NEW)).unwrap() else { panic!() };
     // Another run comes to it, and is cut off.
-    leave_whole(&to, &mut begun(&to, in_place()), "f", b"short");
+    leave_whole(&to, &mut begun_with(&to, in_place(), MINE), "f", b"short");
     let error = writer.keep_same(&mut target, &finished(&NEW)).unwrap_err();
     assert_eq!((error.kind(), names_of_ours(&to).len()), (ErrorKind::Changed, 1));
     writer.settle(*target, None);

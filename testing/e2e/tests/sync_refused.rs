@@ -1,0 +1,148 @@
+//! Disks that take a write and refuse it later, as one does that was promised more room than there is: the file system says so only when it is asked to make the file durable, says it once,
+//! and reads on from memory what the disk never had. Witness is the disk itself, read past the memory.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use dray_e2e::live::tool;
+use dray_e2e::twins::{Way, case, sync, write};
+use dray_e2e::{Host, Lab, data};
+use rustix::fs::{Advice, fadvise, statvfs, syncfs};
+
+/// A file system on a disk of which the room is somebody else's.
+struct Thin {
+    beneath: PathBuf,
+    place: PathBuf,
+}
+
+impl Thin {
+    fn new(host: &Host, name: &str, make: &[&str], size_bytes: u64) -> Thin {
+        let (beneath, place) = (host.directory(&format!("{name}-beneath")), host.directory(name));
+        tool(&["mount", "-t", "tmpfs", "-o", "size=1G", "tmpfs", beneath.to_str().unwrap()]);
+        let image = beneath.join("image");
+        let image = image.to_str().unwrap();
+        fs::File::create(image).unwrap().set_len(size_bytes).unwrap();
+        tool(&[make, &[image]].concat());
+        // What the file system notes has its room beforehand.
+        let whole = fs::read(image).unwrap();
+        fs::write(image, whole).unwrap();
+        tool(&["mount", "-o", "loop", image, place.to_str().unwrap()]);
+        tool(&["fstrim", place.to_str().unwrap()]);
+        Thin { beneath, place }
+    }
+
+    fn remount(&self, size_bytes: u64) {
+        let size = format!("remount,size={size_bytes}");
+        tool(&["mount", "-o", &size, self.beneath.to_str().unwrap()]);
+    }
+
+    /// No room for what the file system believes to be free: with a little of it a loop device takes a write that is cut short for one that is whole.
+    fn take_room(&self) {
+        self.sync();
+        tool(&["fstrim", self.place.to_str().unwrap()]);
+        self.sync();
+        let taken = statvfs(&self.beneath).map(|it| (it.f_blocks - it.f_bfree) * it.f_frsize).unwrap();
+        self.remount(taken);
+    }
+
+    fn sync(&self) {
+        syncfs(fs::File::open(&self.place).unwrap()).unwrap();
+    }
+}
+
+/// What the disk has of a file; `None` if it has none.
+fn on_disk(path: &Path) -> Option<Vec<u8>> {
+    let file = fs::File::open(path).ok()?;
+    fadvise(&file, 0, None, Advice::DontNeed).unwrap();
+    drop(file);
+    fs::read(path).ok()
+}
+
+/// Issue 7 "full-disk runs leave every file either old or new": with `--fsync`, and where sources go, a disk that refuses late leaves the old file, or none where there was none, and its older backup; the
+/// source stays. With room the same command brings the new one, within a host and over ssh.
+#[test]
+fn what_a_disk_refuses_late_replaces_nothing() {
+    const SIZE: usize = 3_000_000;
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    let [old, new] = [1, 2].map(|seed| data::random_bytes(SIZE, seed));
+    let cases: &[(&[&str], bool)] = &[
+        (&["--fsync"], true),
+        (&["--fsync"], false),
+        (&["--fsync", "--backup"], true),
+        (&["--fsync", "--inplace"], true),
+        (&["--remove-source-files"], true),
+        (&["--remove-source-files"], false),
+        (&["--remove-source-files", "--inplace"], true),
+    ];
+    let (ext4, xfs) = (&["mkfs.ext4", "-q", "-F", "-m", "0"][..], &["mkfs.xfs", "-q"][..]);
+    let kinds = [
+        ("ext4", ext4, 96 << 20, 0),
+        ("ext4", ext4, 96 << 20, 1),
+        ("ext4", ext4, 96 << 20, 2),
+        ("xfs", xfs, 320 << 20, 0),
+    ];
+    // A login sees what was mounted before its server was there.
+    let mut disks = Vec::new();
+    for (kind, make, size, way) in kinds {
+        for (number, (options, has_old)) in cases.iter().enumerate() {
+            let name = format!("{kind}-{way}-{number}");
+            disks.push((Thin::new(a, &name, make, size), name, way, options, *has_old));
+        }
+    }
+    b.sshd();
+    for (thin, name, way, options, has_old) in disks {
+        let way = [Way::Here, Way::Up(b), Way::Down(b)].into_iter().nth(way).unwrap();
+        let what = format!("{name} {options:?} {has_old}");
+        let (source, copy) = (a.directory(&format!("source-{name}")), thin.place.join("copy"));
+        fs::create_dir(&copy).unwrap();
+        write(&source.join("f"), &new, 0);
+        if has_old {
+            write(&copy.join("f"), &old, -100);
+            write(&copy.join("f~"), b"older", -200);
+        }
+        thin.take_room();
+        let run = || sync(a, &case(&["-a"]), options, &way, &source, &copy);
+        let failed = run();
+        assert!([Some(7), Some(1), Some(8)].contains(&failed.code()), "{what}: {failed}");
+        let there = on_disk(&copy.join("f"));
+        assert!(there.as_deref() == has_old.then_some(&old[..]), "{what}: neither: {failed}");
+        assert!(!has_old || fs::read(copy.join("f~")).unwrap() == b"older", "{what}");
+        assert!(fs::read(source.join("f")).unwrap() == new, "{what}: {failed}");
+        thin.remount(1 << 30);
+        run().expect(0);
+        assert!(on_disk(&copy.join("f")).as_ref() == Some(&new), "{what}");
+        if options.contains(&"--backup") {
+            assert!(on_disk(&copy.join("f~")).as_ref() == Some(&old), "{what}");
+        }
+        assert!(data::names(&copy).iter().all(|name| !data::is_ours(name)), "{what}");
+        assert_eq!(source.join("f").exists(), !options.contains(&"--remove-source-files"), "{what}");
+    }
+}
+
+/// S84, "its disk has it": a file that an earlier run left, and of which the disk refused some, is there with size and time, and is read from memory; its source stays until the disk has it.
+#[test]
+fn what_a_disk_refused_before_is_no_reason_to_remove_the_source() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let new = data::random_bytes(3_000_000, 3);
+    for (number, asks) in [false, true].into_iter().enumerate() {
+        let thin = Thin::new(a, &format!("disk{number}"), &["mkfs.ext4", "-q", "-F", "-m", "0"], 96 << 20);
+        let (source, copy) = (a.directory(&format!("source{number}")), thin.place.join("copy"));
+        write(&source.join("f"), &new, 0);
+        thin.take_room();
+        let run = |options: &[&str]| sync(a, &case(&["-a"]), options, &Way::Here, &source, &copy);
+        run(&[]).expect(0);
+        // Somebody hears of it, of the file system or of the file too, and nobody after that.
+        assert!(syncfs(fs::File::open(&thin.place).unwrap()).is_err());
+        assert!(!asks || rustix::fs::fsync(fs::File::open(copy.join("f")).unwrap()).is_err());
+        assert!(fs::read(copy.join("f")).unwrap() == new, "it is not read from memory");
+        thin.remount(1 << 30);
+        let _ = run(&["--remove-source-files"]);
+        let has = |path: &Path| on_disk(path).as_ref() == Some(&new);
+        assert!(has(&copy.join("f")) || has(&source.join("f")), "{asks}: both are lost");
+        run(&["--remove-source-files"]).expect(0);
+        assert!(has(&copy.join("f")) && !source.join("f").exists(), "{asks}");
+    }
+}
