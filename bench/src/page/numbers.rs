@@ -24,7 +24,7 @@ pub(crate) struct Cell {
     /// What was measured on another machine is another table.
     machine: String,
     /// The newest file that says something of it.
-    file: String,
+    pub(super) file: String,
     pub(crate) entries: Vec<Entry>,
     missing: Vec<Missing>,
 }

@@ -256,8 +256,12 @@ impl Table {
         if failed > 0 {
             basis += &format!(", {failed} failed");
         }
-        self.lines
-            .push(format!("| {row} | {place} | {what} | {most:.2} | {seen:.2} | {verdict} | {basis} |"));
+        let (mut shown, bound) = (format!("{seen:.2}"), format!("{most:.2}"));
+        if seen > most && shown == bound {
+            // By less than that shows.
+            shown = format!("{seen:.4}");
+        }
+        self.lines.push(format!("| {row} | {place} | {what} | {bound} | {shown} | {verdict} | {basis} |"));
     }
 
     pub(super) fn miss(&mut self, row: &str, place: &str, what: &str, most: f64) {
@@ -373,7 +377,13 @@ fn roofline(numbers: &Numbers, table: &mut Table) {
     {
         let what = format!("time of {ours} to the roofline's {best}");
         let before = table.lines.len();
-        for cell in numbers.cells.iter().filter(|cell| cell.is("P1", LARGE, UNSHAPED)) {
+        // Of several machines the one on which both were measured last.
+        let mut cells: Vec<_> = numbers.cells.iter().filter(|cell| cell.is("P1", LARGE, UNSHAPED)).collect();
+        cells.sort_by(|left, right| right.file.cmp(&left.file));
+        for cell in cells {
+            if table.lines.len() > before {
+                break;
+            }
             let Some(entry) = cell.entry(ours) else { continue };
             let beside = |roof: &&Cell| roof.row == "roofline" && roof.is_set_as(cell);
             let roofs = numbers.cells.iter().filter(beside).filter_map(|roof| roof.entry(best));
