@@ -633,6 +633,27 @@ fn where_nothing_can_be_made_is_one_error() {
     }
 }
 
+/// "Where scp puts them": what ends with a slash is a directory, and where none is there no file becomes one of that name, whatever the options.
+#[test]
+fn no_file_takes_a_name_with_a_slash() {
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    let source = a.directory("source");
+    fs::write(source.join("f"), "f").unwrap();
+    fs::create_dir(source.join("d")).unwrap();
+    for way in WAYS {
+        for options in [&["-a"][..], &["-r"], &["-r", "--exclude=q"], &["-a", "-n"]] {
+            let place = a.directory(&format!("place {way}{}", options.concat()));
+            let run = |name: &str| cp(a, b, way, options, &[&source.join(name)], &place.join("back/")).run();
+            let said = run("f").expect(3);
+            assert!(said.stderr_text().contains("is no directory"), "{said}");
+            assert_eq!(data::names(&place).len(), 0, "{options:?} {said}");
+            run("d").expect(0);
+            assert_eq!(place.join("back").is_dir(), !options.contains(&"-n"), "{options:?}");
+        }
+    }
+}
+
 /// Issue "full disk: typed error, exit, what was finished stays, again after space is there".
 #[test]
 fn a_full_disk_is_exit_7_and_what_is_done_stays() {

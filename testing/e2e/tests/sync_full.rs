@@ -140,9 +140,6 @@ fn room_is_tried_where_it_is_needed() {
                    head -c 6M /dev/urandom >new; while [ $i -lt 768 ]; do dd if=new of=at/f bs=4k count=1 skip=$((i * 2)) seek=$((i * 2)) conv=notrunc status=none; i=$((i + 1)); done; leave=9232;;
             tight) disk xfs; head -c 512K /dev/urandom >at/f; head -c 1536K /dev/urandom >new; leave=1552;;
             anew) disk btrfs; head -c 16M /dev/urandom >at/f; head -c 16M /dev/urandom >new; leave=24576;;
-            own) disk btrfs; touch at/f; chattr +C at/f; head -c 16M /dev/urandom >>at/f; head -c 16M /dev/urandom >new; leave=24576;;
-            hollow) disk btrfs; head -c 32M /dev/urandom >at/f; truncate -s 32M new; head -c 4K /dev/urandom >>new; leave=16384;;
-            whole) disk btrfs; head -c 64M /dev/urandom >at/f; head -c 64M /dev/urandom >new; leave=137216;;
             overlay) mkdir lower upper at; mount -t tmpfs tmpfs lower; mount -t tmpfs tmpfs upper; mkdir upper/u upper/w; head -c 4M /dev/urandom >lower/f;
                    touch -d 2001-01-01 lower/f; cp lower/f old; mount -t overlay overlay -o lowerdir=lower,upperdir=upper/u,workdir=upper/w at; head -c 8M /dev/urandom >new;
                    touch at/other; used=$(stat -f -c "%b %f %S" upper | { read -r all free size; echo $(((all - free) * size)); }); leave=;
@@ -156,7 +153,7 @@ fn room_is_tried_where_it_is_needed() {
         fi
     "#;
     // With 0 the file is the new one, with 7 the old one.
-    let cases: [(&str, &[&str], i32); 11] = [
+    let cases: [(&str, &[&str], i32); 8] = [
         ("given", &[], 7),
         ("clusters", &[], 7),
         ("elsewhere", &["-b", "--backup-dir=../kept"], 0),
@@ -164,12 +161,6 @@ fn room_is_tried_where_it_is_needed() {
         ("pieces", &[], 7),
         ("tight", &[], 7),
         ("anew", &[], 7),
-        // Its blocks are written over.
-        ("own", &[], 0),
-        // What becomes a hole takes none.
-        ("hollow", &[], 0),
-        // All of it differs, in one piece.
-        ("whole", &[], 0),
         ("overlay", &[], 7),
     ];
     for (kind, options, code) in cases {
@@ -325,5 +316,56 @@ fn a_hole_without_room_becomes_zeros() {
         let (said, now, _) = run(name, Some(format!("error={error}:when=1")));
         assert!(now == old, "{name}: neither, or new: {said}");
         said.expect(7);
+    }
+}
+
+/// S86, review S1 and S2: where what is written over goes to other blocks, as much room is asked for as differs, and some for what tells of it: not for what becomes a hole, not all of the file where
+/// that is much of what is free and a byte differs; and none where the file says that its blocks are written over.
+#[test]
+fn no_more_room_is_asked_for_than_is_needed() {
+    const SIZE: usize = 64 << 20;
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let place = mounted(a, "place", &["mkfs.btrfs", "-q"], 400 << 20);
+    let (source, old) = (a.directory("source"), data::random_bytes(SIZE, 1));
+    let byte = |len: usize| {
+        let mut new = old[..len].to_vec();
+        new[len / 2] ^= 1;
+        new
+    };
+    let all = data::random_bytes(SIZE, 2);
+    let mib = 1 << 20;
+    for (name, len, is_own, new, least, most) in [
+        ("a byte of much", SIZE, false, byte(SIZE), mib / 2, mib),
+        ("a byte of little", 4 << 20, false, byte(4 << 20), 4 * mib, 6 * mib),
+        ("all", SIZE, false, all.clone(), 64 * mib, 67 * mib),
+        ("a hole", SIZE, false, Vec::new(), 1, mib),
+        ("its own blocks", SIZE, true, all, 0, 0),
+    ] {
+        let (from, to) = (source.join(name), place.join(name));
+        fs::create_dir(&to).unwrap();
+        if is_own {
+            tool(&["chattr", "+C", to.to_str().unwrap()]);
+        }
+        write(&to.join("f"), &old[..len], -100);
+        fs::create_dir(&from).unwrap();
+        if new.is_empty() {
+            fs::File::create(from.join("f")).unwrap().set_len(len as u64).unwrap();
+        } else {
+            write(&from.join("f"), &new, 0);
+        }
+        let log = a.file("log");
+        let strace = a.program("strace").args(["-f", "-qq", "-e", "trace=fallocate", "-o"]).arg(&log);
+        let program = strace.arg(gate::dray_binary()).args(["sync", "-a", "--inplace"]);
+        program.arg(from.join("f")).arg(&to).run().expect(0);
+        let log = fs::read_to_string(&log).unwrap();
+        let tried =
+            log.lines().filter(|call| call.contains("FALLOC_FL_KEEP_SIZE") && !call.contains("PUNCH_HOLE"));
+        let lens = tried.filter_map(|call| call.split(", ").nth(3)?.split(')').next()?.parse::<u64>().ok());
+        let asked = lens.max().unwrap_or_default();
+        assert!((least..=most).contains(&asked), "{name}: {asked} bytes were asked for: {log}");
+        data::assert_same(&from.join("f"), &to.join("f"));
+        fs::remove_dir_all(&to).unwrap();
+        tool(&["sync", "-f", place.to_str().unwrap()]);
     }
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 
 use dray_e2e::live::tool;
 use dray_e2e::twins::{Way, case, sync, write};
-use dray_e2e::{Host, Lab, data};
+use dray_e2e::{Host, Lab, data, gate};
 use rustix::fs::{Advice, fadvise, statvfs, syncfs};
 
 /// A file system on a disk of which the room is somebody else's.
@@ -144,5 +144,64 @@ fn what_a_disk_refused_before_is_no_reason_to_remove_the_source() {
         assert!(has(&copy.join("f")) || has(&source.join("f")), "{asks}: both are lost");
         run(&["--remove-source-files"]).expect(0);
         assert!(has(&copy.join("f")) && !source.join("f").exists(), "{asks}");
+    }
+}
+
+/// S84: a file that the disk did not take fails, and of those that had come then none leaves its source that is not there any more.
+#[test]
+fn what_is_removed_again_keeps_its_source() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    for option in ["--remove-source-files", "--fsync"] {
+        let (source, copy) = (a.directory(&format!("source{option}")), a.directory(&format!("copy{option}")));
+        for name in ["a", "b", "d/c"] {
+            write(&source.join(name), b"new", 0);
+        }
+        write(&copy.join("a"), b"old", -100);
+        let strace = a.program("strace").args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync"]);
+        let program = strace.args(["-e", "inject=fsync:error=EIO"]).arg(gate::dray_binary());
+        let said = program.args(["sync", "-a", option]).arg(source.join("")).arg(&copy).run();
+        assert_ne!(said.code(), Some(0), "{said}");
+        assert_eq!(fs::read(copy.join("a")).unwrap(), b"old", "{said}");
+        let mut removed = 0;
+        for name in ["a", "b", "d/c"] {
+            let is_there = fs::read(copy.join(name)).is_ok_and(|bytes| bytes == b"new");
+            assert!(is_there || source.join(name).exists(), "{name} is lost: {said}");
+            removed += usize::from(!is_there);
+        }
+        assert!(removed > 1 && said.stderr_text().contains("removed again"), "{said}");
+        a.dray().args(["sync", "-a", option]).arg(source.join("")).arg(&copy).run().expect(0);
+        for name in ["a", "b", "d/c"] {
+            assert_eq!(fs::read(copy.join(name)).unwrap(), b"new", "{name}");
+        }
+    }
+}
+
+/// Issue 7 "full-disk runs leave every file either old or new": so do files of several names, of which the disk refused the one that all are names of.
+#[test]
+fn names_of_what_a_disk_refuses_replace_nothing() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let [old, new] = [1, 2].map(|seed| data::random_bytes(3_000_000, seed));
+    for has_old in [false, true] {
+        let thin = Thin::new(a, &format!("disk-{has_old}"), &["mkfs.ext4", "-q", "-F", "-m", "0"], 96 << 20);
+        let (source, copy) = (a.directory(&format!("source-{has_old}")), thin.place.join("copy"));
+        fs::create_dir(&copy).unwrap();
+        write(&source.join("a"), &new, 0);
+        fs::hard_link(source.join("a"), source.join("z")).unwrap();
+        if has_old {
+            write(&copy.join("z"), &old, -100);
+        }
+        thin.take_room();
+        let run = || sync(a, &case(&["-aH"]), &["--fsync"], &Way::Here, &source, &copy);
+        let failed = run();
+        assert_ne!(failed.code(), Some(0), "{failed}");
+        assert!(on_disk(&copy.join("a")).is_none(), "{has_old}: {failed}");
+        assert!(on_disk(&copy.join("z")).as_deref() == has_old.then_some(&old[..]), "{has_old}: {failed}");
+        thin.remount(1 << 30);
+        run().expect(0);
+        for name in ["a", "z"] {
+            assert!(on_disk(&copy.join(name)).as_ref() == Some(&new), "{has_old} {name}");
+        }
     }
 }

@@ -361,9 +361,10 @@ pub(super) fn advised(error: Error, host: Option<&str>, role: CopyRole) -> Error
             })
         }
         (ErrorKind::Refused, _)
-            if ["what is there is no directory", "the destination is no directory", "the destination is a file"]
-                .iter()
-                .any(|it| error.what().contains(it)) =>
+            if error.what().ends_with("is no directory")
+                || ["what is there is no directory", "the destination is no directory", "the destination is a file"]
+                    .iter()
+                    .any(|it| error.what().contains(it)) =>
         {
             error.or_advise("remove it, or name another destination: no directory takes the place of a file")
         }

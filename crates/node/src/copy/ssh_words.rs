@@ -87,8 +87,8 @@ const MEANINGS: [(&[&str], ErrorKind, &str, &str); 8] = [
         &["REMOTE HOST IDENTIFICATION HAS CHANGED"],
         ErrorKind::Refused,
         "its host key is not the one that is known",
-        "find out why before anything else: somebody may stand between. If the host was set up anew, `ssh-keygen -R HOST` \
-         forgets the old key",
+        "find out why before anything else: somebody may stand between. If the host was set up anew, remove its old key as \
+         ssh says above (a file and a line, or `ssh-keygen -R` with both)",
     ),
     (
         &["Host key verification failed", "No matching host key fingerprint"],

@@ -224,7 +224,10 @@ impl Settings {
         let from = Place { directory, name };
         let moved = match away {
             Away::Deleted => rustix::fs::renameat(directory, name, &*to, &kept[..]).map(|()| true),
-            Away::Replaced => link(&from, &kept_at).map(|()| false),
+            Away::Replaced => match link(&from, identity(&found), &kept_at) {
+                Err(Errno::STALE) => return Err(replaced()),
+                linked => linked.map(|()| false),
+            },
             // Another name would change with it.
             Away::Changed(_) => Err(Errno::XDEV),
         };
@@ -444,10 +447,14 @@ struct Place<'a> {
     name: &'a [u8],
 }
 
-/// Makes `to` another name of `from`, in the place of what stands there.
-fn link(from: &Place<'_>, to: &Place<'_>) -> Result<(), Errno> {
+/// Makes `to` another name of `from`, in the place of what stands there. `STALE` if that is another file than this one by now: another run has kept that.
+fn link(from: &Place<'_>, wanted: Identity, to: &Place<'_>) -> Result<(), Errno> {
     temporary::keep(to.directory, to.name, &mut |temporary| {
         rustix::fs::linkat(from.directory, from.name, to.directory, &temporary[..], AtFlags::empty())?;
+        if to.directory.stat(temporary).is_ok_and(|found| identity(&found) != wanted) {
+            let _ = rustix::fs::unlinkat(to.directory, &temporary[..], AtFlags::empty());
+            return Err(Errno::STALE.into());
+        }
         Ok(None)
     })
     .map_err(|error| Errno::from_io_error(&error).unwrap_or(Errno::IO))

@@ -20,7 +20,7 @@ use super::settings::Settings;
 use super::stage::{Whole, is_mount};
 use super::sync::Done;
 use super::unfinished;
-use super::write::IS_FILE;
+use super::write::{IS_FILE, NO_DESTINATION};
 
 /// Of a directory above the destination.
 const MAKE_PATH: &str = "make it first, or let the directories above the destination be made: --mkpath";
@@ -112,6 +112,8 @@ pub struct Landing {
     pub(super) is_renamed: bool,
     /// The only source, or what is in it, goes under the destination's own name, where no directory was.
     pub(super) has_own_name: bool,
+    /// It ends with a slash, and was not there: it is to be a directory.
+    is_slashed: bool,
     /// Hashes that know the only source: the first is the mark's, others are believed, too.
     pub(super) sources: Vec<[u8; 32]>,
     /// Where the only source goes instead if it is a directory: an earlier copy of it made that and was cut off.
@@ -266,7 +268,8 @@ impl Landing {
                 // What is in a directory goes into the destination whether that is there or not.
                 let is_renamed = names.iter().any(|name| !name.is_empty());
                 let names = vec![Some(own_name(name)?)];
-                Ok(Landing { is_renamed, has_own_name: true, ..Landing::into(base, names) })
+                let is_slashed = text.ends_with(b"/");
+                Ok(Landing { is_renamed, has_own_name: true, is_slashed, ..Landing::into(base, names) })
             }
         }
     }
@@ -280,6 +283,7 @@ impl Landing {
             told_as: None,
             is_renamed: false,
             has_own_name: false,
+            is_slashed: false,
             sources: Vec::new(),
             again: None,
             whole: None,
@@ -352,6 +356,13 @@ impl Landing {
         if self.is_file && entry.is_directory() {
             return Err(Error::new(ErrorKind::Refused, format!("{IS_FILE}, the source a directory"))
                 .advise("name another destination"));
+        }
+        if self.is_slashed && !entry.is_directory() {
+            return Err(Error::new(
+                ErrorKind::NotFound,
+                format!("{NO_DESTINATION}, and its name ends with a /"),
+            )
+            .advise("make it first, or leave the / away to name a file"));
         }
         let must = settings.sync().is_some_and(|sync| sync.into_directory);
         Ok(self.make.clone().filter(|_| must || entry.is_directory() || self.names.len() > 1))

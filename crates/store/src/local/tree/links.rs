@@ -217,10 +217,11 @@ impl TreeWriter {
     /// Makes `name` another name of `linked`; false if it was.
     fn link_to(&mut self, linked: &Linked, to: &OpenDirectory, name: &Name) -> Result<bool> {
         let is_it = |found: &Statx| identity_of(found) == linked.identity;
-        let mut waits = false;
+        let (mut waits, mut replaces) = (false, false);
         if !to.is_new {
             let there = to.directory.stat(name.as_bytes());
-            if there.is_ok() {
+            replaces = there.is_ok();
+            if replaces {
                 to.check_own(name)?;
             }
             if there.as_ref().is_ok_and(&is_it) {
@@ -238,8 +239,11 @@ impl TreeWriter {
             .links
             .directory(&self.landing.base, linked.way.as_ref())
             .map_err(|error| Error::file("find the file that it is a hard link to", error))?;
+        let first = linked.waiting.as_ref().map_or(linked.name.as_bytes(), |waiting| &waiting[..]);
+        if replaces {
+            to.settings().settle_named(&from, first)?;
+        }
         let mut make = |name: &[u8]| {
-            let first = linked.waiting.as_ref().map_or(linked.name.as_bytes(), |waiting| &waiting[..]);
             rustix::fs::linkat(&*from, first, &to.directory, name, AtFlags::empty())?;
             // The name may lead to something else by now, which nobody is to get at through this one.
             if to.directory.stat(name).is_ok_and(|found| is_it(&found)) {
@@ -258,6 +262,9 @@ impl TreeWriter {
             to.back_up(name, Away::Replaced)?;
             replace(to, name, &mut make)
         };
+        if made.is_ok() && !replaces {
+            to.note_unsynced(name, linked.identity);
+        }
         made.map(|()| true).map_err(|error| match error.raw_os_error() {
             Some(code) if code == Errno::STALE.raw_os_error() => {
                 Error::new(ErrorKind::Changed, "the file that it is a hard link to was replaced meanwhile")

@@ -439,7 +439,7 @@ impl OpenDirectory {
             && let Err(error) = rustix::fs::syncfs(fd)
         {
             settings.is_refused.set(true);
-            settings.fail(Way::path(self.way.as_ref(), None), Error::file("make it durable", error.into()));
+            settings.fail(Way::path(self.way.as_ref(), None), not_durable(error.into()));
         }
     }
 }
@@ -513,6 +513,11 @@ pub(super) struct Devices {
     seen: Vec<((u32, u32), Directory)>,
 }
 
+/// The disk did not take it.
+pub(super) fn not_durable(error: io::Error) -> Error {
+    Error::file("make it durable", error)
+}
+
 /// File systems that one copy keeps open; those beyond are made durable directory by directory.
 const DEVICES_MAX: usize = 64;
 
@@ -542,6 +547,6 @@ impl Devices {
         for (_, directory) in &self.seen {
             synced = synced.and(rustix::fs::syncfs(directory));
         }
-        synced.map_err(|error| Error::file("make it durable", io::Error::from(error)))
+        synced.map_err(|error| not_durable(error.into()))
     }
 }

@@ -196,13 +196,18 @@ impl Settings {
 
 /// A name beside the file `name`, which `found` tells of, in the directory of this inode, for one of two uses. Another file there has others.
 fn name_beside(directory: u64, name: &Name, found: &Statx, usage: &[u8]) -> Temporary {
-    let is_told = found.stx_mask & StatxFlags::BTIME.bits() != 0;
-    let born = if is_told { (found.stx_btime.tv_sec, found.stx_btime.tv_nsec) } else { (0, 0) };
+    let born = born(found);
     let mut usage = usage.to_vec();
     usage.extend(found.stx_ino.to_be_bytes());
     usage.extend(born.0.to_be_bytes());
     usage.extend(born.1.to_be_bytes());
     temporary::beside(directory, name.as_bytes(), &usage)
+}
+
+/// When a file was made, as far as its file system tells: numbers of inodes are given out again at once.
+pub(super) fn born(found: &Statx) -> (i64, u32) {
+    let is_told = found.stx_mask & StatxFlags::BTIME.bits() != 0;
+    if is_told { (found.stx_btime.tv_sec, found.stx_btime.tv_nsec) } else { (0, 0) }
 }
 
 /// That under which the whole content waits while the file gets it.
@@ -415,6 +420,8 @@ impl FileTarget {
                 .make_durable(new.file())
                 .map_err(|error| Error::file("write the file to its server", error.into()))?;
         }
+        // What a file system has set aside behind its end (XFS) is room that may be needed.
+        let _ = new.file().set_len(size_bytes);
         if settings.keeps_time_of(FileType::RegularFile) {
             // See `has_ended`.
             let _ = rustix::fs::futimens(new.file(), &times_of(kept.mtime));

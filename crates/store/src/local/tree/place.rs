@@ -22,7 +22,7 @@ use super::directory::{Directory, stat_fd};
 use super::fake::At;
 use super::opened::{OpenDirectory, bytes_of};
 use super::others::SizeAndTime;
-use super::overwrite::{Existing, left_beside, replacing};
+use super::overwrite::{Existing, left_beside, replaced, replacing};
 use super::partial::{Left, PARTIAL_FROM_BYTES};
 use super::settings::Settings;
 use super::sync::Done;
@@ -48,6 +48,8 @@ pub struct FileTarget {
     pub(super) existing: Option<Existing>,
     /// What is there has its content, and is to be another file all the same: this one has powers that it has not.
     pub(super) gains_powers: bool,
+    /// Which file was found in its place.
+    pub(super) seen: Option<Identity>,
     /// What is read of the file that is there may not be on its disk.
     pub(super) is_refused: bool,
     /// What was hashed to compare it with the sender's; `None` if nothing was.
@@ -220,6 +222,7 @@ impl FileTarget {
             there,
             existing: None,
             gains_powers: false,
+            seen: None,
             is_refused: false,
             compared: None,
             size_bytes,
@@ -393,11 +396,12 @@ impl FileTarget {
             return self.overwrite(existing, file, finished.size_bytes, (&metadata, mode));
         }
         settings.apply_kept(file.file.as_fd(), &metadata, &self.directory.of_new_file(), mode, false);
+        // Before what is there makes way, or is kept: a directory, or an older backup, is not to go for nothing.
+        self.settle(&file)?;
         let waits = matches!(self.there, There::Directory)
             && !settings.make_way(&self.directory.directory, &self.name)?;
-        // Before what is there is kept: an older backup is not to make way for nothing.
-        self.settle(&file, waits)?;
         if !waits {
+            self.require_seen()?;
             let away = self.existing.as_ref().map_or(Away::Replaced, Existing::away);
             self.directory.back_up(&self.name, away)?;
         }
@@ -406,9 +410,21 @@ impl FileTarget {
         Ok(identity)
     }
 
+    /// `Changed` if what is to be kept is another file than the one that was found: another run has kept that, under the name that this one's backup would get.
+    fn require_seen(&self) -> Result<()> {
+        let settings = self.directory.settings();
+        let is_other = |seen| {
+            self.directory.directory.stat(self.name.as_bytes()).is_ok_and(|found| identity_of(&found) != seen)
+        };
+        if settings.sync().is_some_and(|sync| sync.backup.is_some()) && self.seen.is_some_and(is_other) {
+            return Err(replaced());
+        }
+        Ok(())
+    }
+
     /// Gives `file`, which has everything that it is to have, its name, in the place of the file of which it is a copy.
     pub(super) fn take_place(&self, file: NewFile) -> Result<Identity> {
-        self.settle(&file, false)?;
+        self.settle(&file)?;
         self.place(file, false)
     }
 
@@ -416,14 +432,14 @@ impl FileTarget {
     fn place(&self, mut file: NewFile, waits: bool) -> Result<Identity> {
         let named = if waits { file.name_for_now(self) } else { file.name(self) };
         named.map_err(|error| taken(&self.directory, &self.name, error, "give the file its name"))?;
-        let is_unsynced = self.directory.settings().is_durable() && !self.replaces(waits);
+        let is_unsynced = self.directory.settings().is_durable() && !self.replaces();
         if self.metadata.link_group.is_none() && !is_unsynced {
             return Ok((0, 0, 0));
         }
         let found = stat_fd(file.file.as_fd()).map_err(|error| Error::file("look at the file", error))?;
         let identity = identity_of(&found);
         if is_unsynced {
-            self.note_unsynced(identity);
+            self.directory.note_unsynced(&self.name, identity);
         }
         Ok(if self.metadata.link_group.is_none() { (0, 0, 0) } else { identity })
     }

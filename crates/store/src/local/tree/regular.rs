@@ -48,6 +48,7 @@ impl TreeWriter {
         let done = |found: Option<&Statx>, how| parent.describe(name, entry, found, how).map(Box::new);
         let target = |there, found: Option<&Statx>| {
             let mut target = Box::new(FileTarget::new(parent.clone(), name.clone(), entry, there));
+            target.seen = found.map(identity_of);
             target.existing = found.and_then(|found| Existing::of(&settings, found, &entry.metadata));
             target.done = done(found, How::Comes);
             target

@@ -142,6 +142,8 @@ pub(super) struct Settings {
     pub(super) unsynced: RefCell<Vec<Unsynced>>,
     /// A disk refused something before everything is made durable.
     pub(super) is_refused: Cell<bool>,
+    /// Files that have a name, of which a disk said that it refused them, and why.
+    pub(super) refused: RefCell<Vec<(Identity, Errno)>>,
     /// Whether file systems tell of failed writes late.
     pub(super) late_devices: RefCell<Vec<((u32, u32), bool)>>,
     /// Files without a name get one by their path in `/proc` alone.
@@ -205,6 +207,7 @@ impl Settings {
             devices: RefCell::default(),
             unsynced: RefCell::default(),
             is_refused: Cell::new(false),
+            refused: RefCell::default(),
             late_devices: RefCell::default(),
             links_by_path: Cell::new(false),
             done: RefCell::default(),

@@ -16,7 +16,7 @@ use rustix::io::Errno;
 use super::directory::Directory;
 use super::opened::OpenDirectory;
 use super::overwrite::replacing;
-use super::place::rename;
+use super::place::{identity_of, rename};
 
 pub(super) const TEMPORARY_BYTES: usize = 22;
 /// A name of that sort.
@@ -137,7 +137,7 @@ pub(super) fn make_under(
 }
 
 /// Makes something with `make` and renames it to `name`, to be kept there. The file that `make` writes under a temporary name it locks, as [`make_named`] does, and gives back: until it has its
-/// own name it is nobody else's. What another run takes away meanwhile is made again.
+/// own name it is nobody else's. What another run takes away meanwhile, or puts in its place, is made again.
 pub(super) fn keep(
     directory: &Directory,
     name: &[u8],
@@ -155,8 +155,13 @@ pub(super) fn keep(
             }
             made => made?,
         };
+        let identity = |name: &[u8]| directory.stat(name).map(|found| identity_of(&found)).ok();
+        let made = identity(&temporary);
         match rustix::fs::renameat(directory, &temporary[..], directory, name) {
             Err(Errno::NOENT) => result = Err(Errno::NOENT.into()),
+            Ok(()) if made.is_none() || made != identity(name) => {
+                result = Err(io::Error::other("another run keeps something under the same name"));
+            }
             renamed => {
                 // Where both are one file already, a rename leaves both names.
                 let _ = rustix::fs::unlinkat(directory, &temporary[..], AtFlags::empty());

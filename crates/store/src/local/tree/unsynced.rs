@@ -4,17 +4,20 @@
 //! from memory for a while. So with `--fsync`, and where sources go, a file is durable before it takes the place of anything. New files are made durable together: if that fails, each is asked
 //! for by itself, and those that are not on the disk are removed again, as the next run would believe their size and time.
 
+use std::collections::HashMap;
 use std::os::fd::AsFd;
 
 use dray_core::Error;
 use dray_core::tree::Name;
-use rustix::fs::{Advice, AtFlags, Mode, OFlags};
+use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags, StatVfsMountFlags, Statx, fstatvfs};
 use rustix::io::Errno;
 
-use super::directory::{Directory, stat_fd};
+use super::directory::{Directory, stat_fd, stat_fd_for};
+use super::opened::{OpenDirectory, not_durable};
+use super::overwrite::{FACTS, born};
 use super::place::{FileTarget, Identity, NewFile, There, identity_of};
 use super::settings::Settings;
-use super::write::TreeWriter;
+use super::write::{TreeWriter, file_type};
 
 /// New files after which what came is made durable.
 const UNSYNCED_MAX: usize = 16_384;
@@ -25,12 +28,30 @@ pub(super) struct Unsynced {
     /// Below the destination.
     path: Vec<u8>,
     identity: Identity,
+    born: (i64, u32),
 }
 
 impl Settings {
     /// Waits until a file is on its disk. What else that did not take is looked for where this fails, by [`TreeWriter::sync`].
     pub(super) fn make_durable(&self, file: impl AsFd) -> Result<(), Errno> {
         rustix::fs::fsync(file).inspect_err(|_| self.is_refused.set(true))
+    }
+
+    /// The same of a regular file that is to get a name that something else has, before it does.
+    pub(super) fn settle_named(&self, directory: &Directory, name: &[u8]) -> dray_core::Result<()> {
+        let is_file = || directory.stat(name).is_ok_and(|found| file_type(&found) == FileType::RegularFile);
+        if !self.is_durable() || !is_file() {
+            return Ok(());
+        }
+        // What may not be opened was synced, or is removed again, under its first name.
+        let Ok(file) = directory.open_at(name, READ, Mode::empty()) else { return Ok(()) };
+        self.make_durable(&file).map_err(|error| {
+            if let Ok(found) = stat_fd(file.as_fd()) {
+                // Nobody else is told.
+                self.refused.borrow_mut().push((identity_of(&found), error));
+            }
+            Error::file("write the file to its disk", error.into())
+        })
     }
 
     /// True if what comes is to be on its disk.
@@ -40,27 +61,38 @@ impl Settings {
 }
 
 impl FileTarget {
-    /// True if it takes the place of anything, or `waits` for that.
-    pub(super) fn replaces(&self, waits: bool) -> bool {
-        waits || !matches!(self.there, There::Nothing)
+    /// True if it takes the place of anything.
+    pub(super) fn replaces(&self) -> bool {
+        !matches!(self.there, There::Nothing)
     }
 
-    /// To be called before `file` takes the place of what stands there, or `waits` for a directory to make way.
-    pub(super) fn settle(&self, file: &NewFile, waits: bool) -> dray_core::Result<()> {
+    /// To be called before what stands there makes way for `file`.
+    pub(super) fn settle(&self, file: &NewFile) -> dray_core::Result<()> {
         let settings = self.directory.settings();
         let fd = file.file().as_fd();
-        if (settings.is_durable() && self.replaces(waits)) || settings.fails_late(self.directory.device, fd) {
+        if (settings.is_durable() && self.replaces()) || settings.fails_late(self.directory.device, fd) {
             settings
                 .make_durable(fd)
                 .map_err(|error| Error::file("write the file to its disk", error.into()))?;
         }
         Ok(())
     }
+}
 
-    /// The new file `identity` has its name.
-    pub(super) fn note_unsynced(&self, identity: Identity) {
-        let settings = self.directory.settings();
-        settings.unsynced.borrow_mut().push(Unsynced { path: self.path(), identity });
+impl OpenDirectory {
+    /// The new file `identity` has this name.
+    pub(super) fn note_unsynced(&self, name: &Name, identity: Identity) {
+        let settings = self.settings();
+        if !settings.is_durable() {
+            return;
+        }
+        // What took its place meanwhile is somebody else's.
+        if let Ok(found) = self.directory.stat_for(name.as_bytes(), FACTS)
+            && identity_of(&found) == identity
+        {
+            let (path, born) = (self.path(name), born(&found));
+            settings.unsynced.borrow_mut().push(Unsynced { path, identity, born });
+        }
     }
 }
 
@@ -78,25 +110,30 @@ impl TreeWriter {
         if synced.is_ok() && !is_refused {
             return Ok(());
         }
-        let removed = match &mut self.stage {
-            Some(_) => Vec::new(),
+        let refused = match &self.stage {
+            Some(_) => Refused::default(),
             None => self.remove_refused(unsynced),
         };
-        synced.map_err(|error| {
+        let why = refused.why.map_or(Ok(()), |error| Err(not_durable(error.into())));
+        synced.and(why).map_err(|error| {
             let error = match &mut self.stage {
                 Some(stage) => stage.doubt(error),
                 None => error,
             };
-            let error = match &removed[..] {
-                [] => error,
-                [first, rest @ ..] => {
-                    let path = String::from_utf8_lossy(first);
-                    let others =
-                        if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
-                    error.context(format_args!(
-                        "{path:?}{others}, which is not on the disk and was removed again"
-                    ))
-                }
+            let error = [
+                (&refused.removed, "which is not on the disk and was removed again"),
+                (&refused.left, "which may not be on the disk, and stays there"),
+            ]
+            .into_iter()
+            .filter_map(|(paths, what)| paths.first().map(|first| (first, paths.len() - 1, what)))
+            .fold(error, |error, (first, others, what)| {
+                let path = String::from_utf8_lossy(first);
+                let others = if others == 0 { String::new() } else { format!(" and {others} more") };
+                error.context(format_args!("{path:?}{others}, {what}"))
+            });
+            let error = match refused.left.is_empty() {
+                true => error,
+                false => error.or_advise("look after the file system there, then run it again with -c"),
             };
             self.last_error(error)
         })
@@ -104,36 +141,71 @@ impl TreeWriter {
 
     /// A run that ends early leaves nothing that a disk refused, nor an error of that for the next one to hear of.
     pub(super) fn sync_left(&mut self) {
-        let is_refused = self.settings.is_refused.get();
-        let is_stopped = self.settings.check_stop().is_err();
-        if is_refused || !(is_stopped || self.settings.unsynced.borrow().is_empty()) {
+        if self.settings.is_refused.get() || !self.settings.unsynced.borrow().is_empty() {
             let _ = self.sync();
         }
     }
 
-    /// Removes those of `unsynced` that are not on the disk; where they were.
-    fn remove_refused(&self, unsynced: Vec<Unsynced>) -> Vec<Vec<u8>> {
-        let is_removed = |it: &Unsynced| remove_if_refused(&self.landing.base, it);
-        unsynced.into_iter().filter(is_removed).map(|it| it.path).collect()
+    /// Removes those of `unsynced` that are not on the disk.
+    fn remove_refused(&self, unsynced: Vec<Unsynced>) -> Refused {
+        // Of several names of one file the first that asks is told.
+        let told = self.settings.refused.take();
+        let mut asked: HashMap<_, _> = told.into_iter().map(|(file, error)| (file, Some(error))).collect();
+        let mut refused = Refused::default();
+        for it in unsynced {
+            let Some((directory, name)) = place_of(&self.landing.base, &it.path) else { continue };
+            let Some(error) = *asked.entry(it.identity).or_insert_with(|| it.refused(&directory, name))
+            else {
+                continue;
+            };
+            if !directory.stat_for(name, FACTS).is_ok_and(|found| it.is(&found)) {
+                continue;
+            }
+            let is_removed = rustix::fs::unlinkat(&directory, name, AtFlags::empty()).is_ok();
+            refused.why = refused.why.or(Some(error));
+            if is_removed { &mut refused.removed } else { &mut refused.left }.push(it.path);
+        }
+        refused
     }
 }
 
-fn remove_if_refused(base: &Directory, it: &Unsynced) -> bool {
-    let (above, name) = match it.path.iter().rposition(|byte| *byte == b'/') {
-        Some(end) => (&it.path[..end], &it.path[end + 1..]),
-        None => (&it.path[..0], &it.path[..]),
-    };
-    let Ok(directory) = base.below(above) else { return false };
-    let is_it = || directory.stat(name).is_ok_and(|found| identity_of(&found) == it.identity);
-    // Where nobody can ask, nobody knows.
-    let is_on_disk = match directory.open_at(name, READ, Mode::empty()) {
-        Ok(file) if stat_fd(file.as_fd()).is_ok_and(|found| identity_of(&found) == it.identity) => {
-            rustix::fs::fsync(&file).is_ok()
+/// Where new files were that a disk refused.
+#[derive(Default)]
+struct Refused {
+    why: Option<Errno>,
+    removed: Vec<Vec<u8>>,
+    left: Vec<Vec<u8>>,
+}
+
+impl Unsynced {
+    fn is(&self, found: &Statx) -> bool {
+        (identity_of(found), born(found)) == (self.identity, self.born)
+    }
+
+    /// Why the file, under this name, is not on the disk.
+    fn refused(&self, directory: &Directory, name: &[u8]) -> Option<Errno> {
+        // There nothing is written any more, and nobody is told of what was not.
+        if fstatvfs(directory).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY)) {
+            return Some(Errno::ROFS);
         }
-        Ok(_) => true,
-        Err(_) => false,
+        match directory.open_at(name, READ, Mode::empty()) {
+            Ok(file) if stat_fd_for(file.as_fd(), FACTS).is_ok_and(|found| self.is(&found)) => {
+                rustix::fs::fsync(&file).err()
+            }
+            Ok(_) => None,
+            // Where nobody can ask, nobody knows.
+            Err(_) => Some(Errno::IO),
+        }
+    }
+}
+
+/// The directory of what is at `path` below `base`, and its name there.
+fn place_of<'a>(base: &Directory, path: &'a [u8]) -> Option<(Directory, &'a [u8])> {
+    let (above, name) = match path.iter().rposition(|byte| *byte == b'/') {
+        Some(end) => (&path[..end], &path[end + 1..]),
+        None => (&path[..0], path),
     };
-    !is_on_disk && is_it() && rustix::fs::unlinkat(&directory, name, AtFlags::empty()).is_ok()
+    Some((base.below(above).ok()?, name))
 }
 
 /// Opened so, neither a fifo nor a device in the place of a file is waited for.

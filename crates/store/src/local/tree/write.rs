@@ -43,7 +43,7 @@ const MAKE_DIRECTORY: &str = "make the directory";
 /// How that of a file in the place of the destination begins.
 pub(super) const IS_FILE: &str = "the destination is a file";
 /// How that of something else there does.
-const NO_DESTINATION: &str = "the destination is no directory";
+pub(super) const NO_DESTINATION: &str = "the destination is no directory";
 /// How that of something else in the place of another directory begins.
 const NO_DIRECTORY: &str = "what is there is no directory";
 
