@@ -12,7 +12,7 @@ use std::rc::Rc;
 
 use dray_core::limits::{NAME_BYTES_MAX, SYNC_BACKUP_NAMES_MAX};
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{AtFlags, FileType, FlockOperation, Gid, Mode, OFlags, Statx, Uid};
+use rustix::fs::{AtFlags, FileType, FlockOperation, Gid, Mode, Statx, Uid};
 use rustix::io::Errno;
 
 use super::attributes::{self, AttributeSort, Scope, Told};
@@ -68,7 +68,7 @@ pub(super) struct Backups {
 }
 
 impl Settings {
-    fn backup(&self) -> Option<&BackupOptions> {
+    pub(super) fn backup(&self) -> Option<&BackupOptions> {
         self.sync().and_then(|sync| sync.backup.as_ref())
     }
 
@@ -351,8 +351,7 @@ impl Settings {
         may_stand: &dyn Fn(bool) -> Result<()>,
     ) -> Result<()> {
         let failed = |error| Error::file("read it", error).context(COPYING);
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let source = from.directory.open_at(from.name, flags, Mode::empty());
+        let source = from.directory.open_to_read(from.name);
         let source = source.map_err(|error| {
             failed(error).advise("let this user read it, or leave out --inplace or --backup")
         })?;

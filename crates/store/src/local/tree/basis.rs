@@ -8,7 +8,7 @@ use std::rc::Rc;
 
 use dray_core::tree::{Entry, Finished, Kind, Metadata, Name};
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, Statx};
+use rustix::fs::{AtFlags, FileType, Statx};
 use rustix::io::Errno;
 
 use super::attributes;
@@ -249,8 +249,7 @@ impl Basis {
     }
 
     fn open(&self) -> io::Result<File> {
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        Ok(self.directory.open_at(self.name.as_bytes(), flags, Mode::empty())?.into())
+        Ok(self.directory.open_to_read(self.name.as_bytes())?.into())
     }
 
     fn identity(&self) -> Identity {

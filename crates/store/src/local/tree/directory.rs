@@ -12,6 +12,8 @@ use rustix::io::Errno;
 
 use super::own;
 
+/// Opened so, neither a fifo nor a device in the place of a file is waited for.
+pub(super) const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 /// What the walker and the writer ask about an entry.
 pub(super) const STAT: StatxFlags = StatxFlags::BASIC_STATS;
 
@@ -96,8 +98,7 @@ impl Directory {
 
     /// Opens the file `name` in this directory for reading, unless it is a mount: see [`Directory::child_unmounted`].
     pub(super) fn file_unmounted(&self, name: &[u8]) -> io::Result<OwnedFd> {
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        Ok(self.open_beneath(name, flags, Mode::empty(), ResolveFlags::NO_XDEV)?)
+        Ok(self.open_beneath(name, READ, Mode::empty(), ResolveFlags::NO_XDEV)?)
     }
 
     /// The same directory, to be read from its beginning whoever read it before.
@@ -124,6 +125,11 @@ impl Directory {
             directory = directory.child(name)?;
         }
         Ok(directory)
+    }
+
+    /// Opens the file `name` to be read, likewise.
+    pub(super) fn open_to_read(&self, name: &[u8]) -> io::Result<OwnedFd> {
+        self.open_at(name, READ, Mode::empty())
     }
 
     /// Opens `name`, one component, below this directory and never through a link.

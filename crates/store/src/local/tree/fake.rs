@@ -20,7 +20,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::attributes::{self, Scope, Told as NotKept};
-use super::directory::{Directory, STAT, stat_fd};
+use super::directory::{Directory, READ, STAT, stat_fd};
 use super::overwrite::FACTS;
 use super::place::{identity_of, times_of};
 use super::settings::{Settings, mtime_of};
@@ -36,8 +36,6 @@ const RESERVED: &[u8] = b"user.rsync.";
 const VALUE_BYTES_MAX: usize = 64;
 /// Bits of a mode that tell the kind.
 const KIND: u32 = 0o170_000;
-/// Opened so, neither a fifo nor a device in the place of a file is waited for.
-const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
 /// Bits that what stands for an entry may have: others are not to write to it, who could change the attribute then.
 const REAL: u32 = 0o755;
 /// Those that let others write, be it by ACLs, whose mask is in the bits of the group.
@@ -279,7 +277,7 @@ impl Access {
     /// By its name, as long as the same file stands there.
     pub(super) fn by_name(found: &Statx, directory: &Directory, name: &[u8]) -> Result<Access, Errno> {
         let errno = |error: io::Error| Errno::from_io_error(&error).unwrap_or(Errno::IO);
-        let fd = directory.open_at(name, READ, Mode::empty()).map_err(errno)?;
+        let fd = directory.open_to_read(name).map_err(errno)?;
         let now = stat_fd(fd.as_fd()).map_err(errno)?;
         if identity_of(&now) == identity_of(found) { Ok(Access::Open(fd)) } else { Err(Errno::STALE) }
     }
@@ -579,7 +577,7 @@ impl Place {
 
 /// Where the link points that the regular file `name` stands for.
 pub(super) fn target_of(directory: &Directory, name: &[u8]) -> io::Result<Vec<u8>> {
-    target_in(directory.open_at(name, READ, Mode::empty())?.as_fd())
+    target_in(directory.open_to_read(name)?.as_fd())
 }
 
 fn target_in(file: BorrowedFd<'_>) -> io::Result<Vec<u8>> {

@@ -10,7 +10,7 @@ use std::os::fd::AsFd;
 
 use dray_core::limits::{SYNC_MERGE_BYTES_MAX, SYNC_RULE_BYTES_MAX};
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{FileType, Mode, OFlags};
+use rustix::fs::FileType;
 
 use super::directory::{Directory, stat_fd};
 use super::exclude::Pattern;
@@ -192,8 +192,7 @@ impl Merge {
     pub(super) fn text(&self, directory: &Directory) -> Result<Option<Vec<u8>>> {
         let name = String::from_utf8_lossy(&self.name);
         let failed = |error| Error::file(format!("read the rules in {name:?}"), error);
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let fd = match directory.open_at(&self.name, flags, Mode::empty()) {
+        let fd = match directory.open_to_read(&self.name) {
             Ok(fd) => fd,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
             Err(error) => return Err(failed(error)),

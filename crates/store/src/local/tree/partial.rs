@@ -6,7 +6,7 @@ use std::os::fd::AsFd;
 use std::rc::Rc;
 
 use dray_core::tree::Name;
-use rustix::fs::{AtFlags, FileType, FlockOperation, Mode, OFlags, RenameFlags, Statx};
+use rustix::fs::{AtFlags, FileType, FlockOperation, RenameFlags, Statx};
 use rustix::io::Errno;
 
 use super::directory::stat_fd;
@@ -81,8 +81,7 @@ impl Left {
     }
 
     fn open(directory: &Rc<OpenDirectory>, name: Temporary) -> Option<Left> {
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let fd = directory.directory.open_at(&name, flags, Mode::empty()).ok()?;
+        let fd = directory.directory.open_to_read(&name).ok()?;
         let found = stat_fd(fd.as_fd()).ok()?;
         let is_ours = file_type(&found) == FileType::RegularFile
             && found.stx_uid == directory.settings().powers.uid

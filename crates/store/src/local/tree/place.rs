@@ -18,11 +18,11 @@ use super::attributes;
 use super::backup::Away;
 use super::basis::Basis;
 use super::content::FileState;
-use super::directory::{Directory, stat_fd};
+use super::directory::{Directory, stat_fd, stat_fd_for};
 use super::fake::At;
 use super::opened::{OpenDirectory, bytes_of};
 use super::others::SizeAndTime;
-use super::overwrite::{Existing, left_beside, replaced, replacing};
+use super::overwrite::{Existing, FACTS, left_beside, replaced, replacing};
 use super::partial::{Left, PARTIAL_FROM_BYTES};
 use super::settings::Settings;
 use super::sync::Done;
@@ -319,9 +319,8 @@ impl FileTarget {
         if !self.replaces_file() {
             return None;
         }
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let directory = &self.directory.directory;
-        OlderFile::new(directory.open_at(self.name.as_bytes(), flags, Mode::empty()).ok()?.into())
+        OlderFile::new(directory.open_to_read(self.name.as_bytes()).ok()?.into())
     }
 
     /// What stands under the name was hashed in this state, to be kept if the sender finds it the same; whether that name is its only one.
@@ -416,7 +415,7 @@ impl FileTarget {
         let is_other = |seen| {
             self.directory.directory.stat(self.name.as_bytes()).is_ok_and(|found| identity_of(&found) != seen)
         };
-        if settings.sync().is_some_and(|sync| sync.backup.is_some()) && self.seen.is_some_and(is_other) {
+        if settings.backup().is_some() && self.seen.is_some_and(is_other) {
             return Err(replaced());
         }
         Ok(())
@@ -432,16 +431,17 @@ impl FileTarget {
     fn place(&self, mut file: NewFile, waits: bool) -> Result<Identity> {
         let named = if waits { file.name_for_now(self) } else { file.name(self) };
         named.map_err(|error| taken(&self.directory, &self.name, error, "give the file its name"))?;
-        let is_unsynced = self.directory.settings().is_durable() && !self.replaces();
-        if self.metadata.link_group.is_none() && !is_unsynced {
+        let (is_linked, settings) = (self.metadata.link_group.is_some(), self.directory.settings());
+        let is_unsynced = settings.is_durable() && !self.replaces();
+        if !is_linked && !is_unsynced {
             return Ok((0, 0, 0));
         }
-        let found = stat_fd(file.file.as_fd()).map_err(|error| Error::file("look at the file", error))?;
-        let identity = identity_of(&found);
+        let found = stat_fd_for(file.file.as_fd(), FACTS);
+        let found = found.map_err(|error| Error::file("look at the file", error))?;
         if is_unsynced {
-            self.directory.note_unsynced(&self.name, identity);
+            self.directory.note_unsynced(&self.name, &found);
         }
-        Ok(if self.metadata.link_group.is_none() { (0, 0, 0) } else { identity })
+        Ok(if is_linked { identity_of(&found) } else { (0, 0, 0) })
     }
 }
 

@@ -245,8 +245,7 @@ impl TreeWriter {
         }
         let mode_now = u32::from(found.stx_mode) & 0o7777;
         let failed = |error| Error::file("open the file for its metadata", error);
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let opened = parent.directory.open_at(name.as_bytes(), flags, Mode::empty());
+        let opened = parent.directory.open_to_read(name.as_bytes());
         let (fd, is_path) = match opened {
             Ok(fd) => (fd, false),
             // Its own bits may keep even its owner from reading.
@@ -280,8 +279,7 @@ pub(super) fn hash_of(
     size_bytes: u64,
     stop: Option<&AtomicBool>,
 ) -> Result<Option<([u8; 32], FileState)>> {
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let Ok(fd) = directory.open_at(name.as_bytes(), flags, Mode::empty()) else { return Ok(None) };
+    let Ok(fd) = directory.open_to_read(name.as_bytes()) else { return Ok(None) };
     let file = File::from(fd);
     let Ok(found) = stat_fd(file.as_fd()) else { return Ok(None) };
     if file_type(&found) != FileType::RegularFile || found.stx_size != size_bytes {

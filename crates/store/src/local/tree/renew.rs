@@ -9,7 +9,7 @@ use std::sync::atomic::Ordering;
 
 use dray_core::tree::{Entry, Kind, Metadata, Name};
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{Mode, OFlags, Statx, ioctl_ficlone};
+use rustix::fs::{Statx, ioctl_ficlone};
 
 use super::backup::keep_all;
 use super::content::{FileState, Read, read_content};
@@ -82,8 +82,7 @@ impl TreeWriter {
         if differences.is_none() {
             return Ok(None);
         }
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        let from = parent.directory.open_at(name.as_bytes(), flags, Mode::empty());
+        let from = parent.directory.open_to_read(name.as_bytes());
         let from = File::from(from.map_err(|error| Error::file("open the file to copy it", error))?);
         let kind = Kind::File { size_bytes: found.stx_size, oid: None };
         let entry = Entry { name: None, kind, metadata: metadata.clone() };

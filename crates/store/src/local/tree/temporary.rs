@@ -10,7 +10,7 @@ use std::io;
 use std::os::fd::AsFd;
 
 use dray_core::tree::Name;
-use rustix::fs::{AtFlags, FlockOperation, Mode, OFlags};
+use rustix::fs::{AtFlags, FlockOperation};
 use rustix::io::Errno;
 
 use super::directory::Directory;
@@ -203,8 +203,7 @@ fn clear_left(fd: &Directory, temporary: &Temporary) -> bool {
     let Ok(found) = fd.stat(temporary) else { return true };
     let mut lock = None;
     if found.stx_mode & 0o170_000 == 0o100_000 {
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-        lock = fd.open_at(temporary, flags, Mode::empty()).ok();
+        lock = fd.open_to_read(temporary).ok();
     }
     if let Some(lock) = &lock
         && rustix::fs::flock(lock.as_fd(), FlockOperation::NonBlockingLockExclusive).is_err()

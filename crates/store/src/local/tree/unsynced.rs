@@ -9,7 +9,7 @@ use std::os::fd::AsFd;
 
 use dray_core::Error;
 use dray_core::tree::Name;
-use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags, StatVfsMountFlags, Statx, fstatvfs};
+use rustix::fs::{Advice, AtFlags, FileType, StatVfsMountFlags, Statx, fstatvfs};
 use rustix::io::Errno;
 
 use super::directory::{Directory, stat_fd, stat_fd_for};
@@ -44,13 +44,13 @@ impl Settings {
             return Ok(());
         }
         // What may not be opened was synced, or is removed again, under its first name.
-        let Ok(file) = directory.open_at(name, READ, Mode::empty()) else { return Ok(()) };
+        let Ok(file) = directory.open_to_read(name) else { return Ok(()) };
         self.make_durable(&file).map_err(|error| {
             if let Ok(found) = stat_fd(file.as_fd()) {
                 // Nobody else is told.
                 self.refused.borrow_mut().push((identity_of(&found), error));
             }
-            Error::file("write the file to its disk", error.into())
+            refused_by_disk(error)
         })
     }
 
@@ -71,28 +71,17 @@ impl FileTarget {
         let settings = self.directory.settings();
         let fd = file.file().as_fd();
         if (settings.is_durable() && self.replaces()) || settings.fails_late(self.directory.device, fd) {
-            settings
-                .make_durable(fd)
-                .map_err(|error| Error::file("write the file to its disk", error.into()))?;
+            settings.make_durable(fd).map_err(refused_by_disk)?;
         }
         Ok(())
     }
 }
 
 impl OpenDirectory {
-    /// The new file `identity` has this name.
-    pub(super) fn note_unsynced(&self, name: &Name, identity: Identity) {
-        let settings = self.settings();
-        if !settings.is_durable() {
-            return;
-        }
-        // What took its place meanwhile is somebody else's.
-        if let Ok(found) = self.directory.stat_for(name.as_bytes(), FACTS)
-            && identity_of(&found) == identity
-        {
-            let (path, born) = (self.path(name), born(&found));
-            settings.unsynced.borrow_mut().push(Unsynced { path, identity, born });
-        }
+    /// A new file, which `found`, asked for with [`FACTS`], tells of, has this name, where what comes is to be on its disk.
+    pub(super) fn note_unsynced(&self, name: &Name, found: &Statx) {
+        let noted = Unsynced { path: self.path(name), identity: identity_of(found), born: born(found) };
+        self.settings().unsynced.borrow_mut().push(noted);
     }
 }
 
@@ -169,6 +158,11 @@ impl TreeWriter {
     }
 }
 
+/// A file stays where it was, for the disk did not take it.
+fn refused_by_disk(error: Errno) -> Error {
+    Error::file("write the file to its disk", error.into())
+}
+
 /// Where new files were that a disk refused.
 #[derive(Default)]
 struct Refused {
@@ -188,7 +182,7 @@ impl Unsynced {
         if fstatvfs(directory).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY)) {
             return Some(Errno::ROFS);
         }
-        match directory.open_at(name, READ, Mode::empty()) {
+        match directory.open_to_read(name) {
             Ok(file) if stat_fd_for(file.as_fd(), FACTS).is_ok_and(|found| self.is(&found)) => {
                 rustix::fs::fsync(&file).err()
             }
@@ -208,12 +202,9 @@ fn place_of<'a>(base: &Directory, path: &'a [u8]) -> Option<(Directory, &'a [u8]
     Some((base.below(above).ok()?, name))
 }
 
-/// Opened so, neither a fifo nor a device in the place of a file is waited for.
-const READ: OFlags = OFlags::RDONLY.union(OFlags::NONBLOCK).union(OFlags::NOCTTY);
-
 /// True if what is read of the file `name` may not be what its disk has, which refused some of it. Else it is read from the disk from now on.
 pub(super) fn was_refused(directory: &Directory, name: &Name) -> bool {
-    let Ok(file) = directory.open_at(name.as_bytes(), READ, Mode::empty()) else { return false };
+    let Ok(file) = directory.open_to_read(name.as_bytes()) else { return false };
     if matches!(rustix::fs::fsync(&file), Err(Errno::IO | Errno::NOSPC | Errno::DQUOT)) {
         return true;
     }

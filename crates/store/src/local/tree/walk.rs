@@ -121,10 +121,9 @@ impl FileToSend {
     pub fn open(&self) -> Result<OpenFile> {
         // Whoever hears of it names the entry by its place at the destination.
         let failed = |error| Error::file("open the source's file", error);
-        let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
         let opened = match self.is_guarded {
             true => self.directory.file_unmounted(&self.name),
-            false => self.directory.open_at(&self.name, flags, Mode::empty()),
+            false => self.directory.open_to_read(&self.name),
         };
         let fd = opened.map_err(failed)?;
         let found = stat_fd(fd.as_fd()).map_err(failed)?;

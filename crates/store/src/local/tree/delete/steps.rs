@@ -87,8 +87,7 @@ pub(super) fn is_in_use(parent: &Directory, name: &[u8], found: &Statx) -> bool 
     if file_type(found) != FileType::RegularFile || !is_temporary(name) {
         return false;
     }
-    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let Ok(fd) = parent.open_at(name, flags, Mode::empty()) else { return false };
+    let Ok(fd) = parent.open_to_read(name) else { return false };
     // A server grants no exclusive lock to who only reads.
     rustix::fs::flock(&fd, FlockOperation::NonBlockingLockShared) == Err(Errno::WOULDBLOCK)
 }
