@@ -115,6 +115,8 @@ pub(crate) struct Transfer {
     truth: Truth,
     sink: Sink,
     planner: Mutex<Planner>,
+    /// Held from when the planner gives a command until its source has it: sources hear them in the planner's order.
+    commands: Mutex<()>,
     sources: Mutex<BTreeMap<SourceId, Arc<dyn Source>>>,
     at_work: AtWork,
     requests: Mutex<HashMap<RequestId, Request>>,
@@ -249,6 +251,7 @@ impl Transfer {
             sink,
             wanted_units: AtomicU64::new(wanted_units),
             planner: Mutex::new(Planner::new(config.clone(), now)),
+            commands: Mutex::default(),
             later: Mutex::new(later),
             config,
             wanted_groups: AtomicU64::new(0),
@@ -565,6 +568,8 @@ impl Transfer {
     /// Carries out what the planner wants, until it wants nothing.
     fn pump(&self) {
         loop {
+            // A Fetch that one thread has of the planner is not to reach its source behind the Cancel that another has a moment later.
+            let _in_order = lock(&self.commands);
             let command = lock(&self.planner).poll(self.now_us());
             let (id, call) = match command {
                 None => return,

@@ -254,6 +254,8 @@ fn work(pressure: Option<&Arc<Pressure>>, is_over: &Arc<AtomicBool>) -> Vec<thre
     let work = |_| {
         let (pressure, is_over) = (pressure.cloned(), is_over.clone());
         thread::spawn(move || {
+            // As the search itself: above it they would leave it so little that it hardly comes to read.
+            rustix::process::setpriority_process(Some(rustix::thread::gettid()), 19).unwrap();
             if let Some(pressure) = pressure {
                 pressure.join();
             }
