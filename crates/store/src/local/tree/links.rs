@@ -264,8 +264,7 @@ impl TreeWriter {
             replace(to, name, &mut make)
         };
         if made.is_ok()
-            && !replaces
-            && to.settings().is_durable()
+            && to.settings().is_noted(replaces)
             && let Ok(found) = to.directory.stat_for(name.as_bytes(), FACTS)
             && is_it(&found)
         {

@@ -432,7 +432,7 @@ impl FileTarget {
         let named = if waits { file.name_for_now(self) } else { file.name(self) };
         named.map_err(|error| taken(&self.directory, &self.name, error, "give the file its name"))?;
         let (is_linked, settings) = (self.metadata.link_group.is_some(), self.directory.settings());
-        let is_unsynced = settings.is_durable() && !self.replaces();
+        let is_unsynced = settings.is_noted(self.replaces());
         if !is_linked && !is_unsynced {
             return Ok((0, 0, 0));
         }

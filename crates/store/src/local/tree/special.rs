@@ -85,6 +85,9 @@ pub(super) fn make(
             replace(parent, name, &mut make)
         };
         made.map_err(|error| taken(parent, name, error, "make it"))?;
+        if !waits {
+            parent.note_made(name, found.is_some());
+        }
     }
     // Whatever anybody does to the name from here on, this is what is changed.
     let failed = |error| Error::file("open it for its metadata", error);

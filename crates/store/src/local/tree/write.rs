@@ -413,6 +413,9 @@ impl TreeWriter {
         }
         let found = self.landing.base.stat_self().map_err(failed)?;
         is_new &= found.stx_uid == self.settings.powers.uid;
+        if !is_new {
+            self.settings.require_on_disk(&self.landing.base)?;
+        }
         if let Some(candidates) = &mut self.candidates {
             candidates.begin(name.as_ref());
         }
@@ -738,6 +741,7 @@ impl TreeWriter {
         let (directory, mut is_new) = match there {
             Some(Ok(directory)) => {
                 parent.check_own(name)?;
+                self.settings.require_on_disk(&directory)?;
                 (directory, false)
             }
             Some(Err(error)) if error.kind() != io::ErrorKind::NotFound => return Err(opened(error)),
@@ -749,7 +753,9 @@ impl TreeWriter {
                 let what = if is_destination { MAKE_DESTINATION } else { MAKE_DIRECTORY };
                 rustix::fs::mkdirat(&parent.directory, name.as_bytes(), Mode::from_raw_mode(mode))
                     .map_err(|error| taken(parent, name, error.into(), what))?;
-                (parent.directory.child(name.as_bytes()).map_err(opened)?, true)
+                let made = parent.directory.child(name.as_bytes()).map_err(opened)?;
+                parent.note_made(name, false);
+                (made, true)
             }
         };
         let found = directory.stat_self().map_err(|error| Error::file("look at the directory", error))?;
