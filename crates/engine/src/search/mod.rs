@@ -65,16 +65,22 @@ pub struct Floors {
     pub metadata: f64,
     /// A file is read if at least this part of its chunks is expected to be of use. Reading costs the disk, which others use, too.
     pub part_of_use: f64,
+    /// A file of the very size that is wanted is at least so likely to have each chunk, whatever its name and place: it may be the same, renamed. That is, the first
+    /// [`SAME_SIZE_MAX`] of them.
+    pub same_size: f64,
 }
+
+/// Segments of a log and images of disks have one size, too, and that says nothing.
+const SAME_SIZE_MAX: u32 = 4;
 
 impl Floors {
     /// Everything is looked at that there is room for.
-    pub const NONE: Floors = Floors { likelihood: 0.0, metadata: 0.0, part_of_use: 0.0 };
+    pub const NONE: Floors = Floors { likelihood: 0.0, metadata: 0.0, part_of_use: 0.0, same_size: 0.0 };
 }
 
 impl Default for Floors {
     fn default() -> Floors {
-        Floors { likelihood: 0.015, metadata: 0.05, part_of_use: 0.015 }
+        Floors { likelihood: 0.015, metadata: 0.05, part_of_use: 0.015, same_size: 0.03 }
     }
 }
 
@@ -189,6 +195,8 @@ pub struct Search {
     /// Directories and files that were not looked at, and how many of them are directories.
     open: usize,
     open_directories: usize,
+    /// Files of a size that is wanted, found so far.
+    same_size: u32,
     index: Index,
     costs: Costs,
     /// Chunks wanted when everything was ranked last, and when and for how long that was.
@@ -215,6 +223,7 @@ impl Search {
             ranking: None,
             open: 1,
             open_directories: 1,
+            same_size: 0,
             index: Index::default(),
             costs: Costs::default(),
             ranked_for: 0,
@@ -255,7 +264,10 @@ impl Search {
             let Wanted { name, size_bytes, mtime_s, .. } = wanted;
             let source = Metadata { name, size_bytes: *size_bytes, mtime_s: *mtime_s };
             let alike = likeness::of_file(file, source);
-            if alike < self.config.floors.metadata { 0.0 } else { (ppc * alike) as f32 }
+            let floors = &self.config.floors;
+            let by_metadata = if alike < floors.metadata { 0.0 } else { ppc * alike };
+            let is_same_size = self.same_size < SAME_SIZE_MAX && file.size_bytes == *size_bytes;
+            by_metadata.max(if is_same_size { floors.same_size } else { 0.0 }) as f32
         };
         let likelihoods: Box<[f32]> = self.wanted.iter().map(of).collect();
         let best = likelihoods.iter().copied().fold(0.0, f32::max);
@@ -264,6 +276,7 @@ impl Search {
             return None;
         }
         let apart = self.entries.get(above.0 as usize)?.apart;
+        self.same_size += u32::from(self.wanted.iter().any(|wanted| wanted.size_bytes == file.size_bytes));
         let found = self.enter(above, file.name, Kind::File { chunks, likelihoods }, apart);
         self.rank(found.0);
         Some(found)

@@ -6,7 +6,7 @@ const CHUNK: u64 = 16 << 10;
 
 fn config(stat_weight: f64) -> SearchConfig {
     // So high that a few entries tell what is below and what is not.
-    let floors = Floors { likelihood: 0.05, metadata: 0.0, part_of_use: 0.02 };
+    let floors = Floors { likelihood: 0.05, metadata: 0.0, part_of_use: 0.02, same_size: 0.0 };
     SearchConfig { policy: Policy::Cost, stat_weight, chunk_bytes: CHUNK as u32, floors }
 }
 
@@ -422,6 +422,35 @@ fn what_is_of_the_same_kind_gives_no_hope() {
     let elsewhere = search.found_directory(EntryId(1), b"backup").unwrap();
     let same = search.found_file(elsewhere, seen("one.mp4", 100, 1000)).unwrap();
     assert!(search.is_hopeful(same));
+}
+
+/// R16 row 9, ADR 26: what has another name, place and time, and the very size that is wanted, is read as long as half of it is wanted; four of them at the most, and none but that for its size.
+#[test]
+fn what_has_the_very_size_is_read_wherever_it_lies() {
+    let config = SearchConfig { floors: Floors::default(), ..config(5.0) };
+    let path = ["home", "films", "of", "this", "year"];
+    let mut search = Search::new(config, names(&path), vec![wanted("one.mp4", 100)]);
+    let mut found = |name: &str, bytes: u64| {
+        let of_it = seen(name, 100, 9);
+        let file = Metadata { size_bytes: of_it.size_bytes + bytes, mtime_s: Some(9), ..of_it };
+        search.found_file(EntryId::TOP, file)
+    };
+    assert!(found("near", 1).is_none());
+    let same: Vec<EntryId> = ["a", "b", "c", "d"].iter().map(|name| found(name, 0).unwrap()).collect();
+    assert!(found("e", 0).is_none(), "sizes like that are common");
+    let mut read = Vec::new();
+    while let Some(operation) = search.next(&mut || 0) {
+        match operation {
+            Operation::Stat(directory) => search.listed(directory, 100),
+            Operation::Hash(file) => {
+                search.hashed(file, 100, 100);
+                read.push(file);
+                search.want(0, if read.len() < 2 { 51 } else { 49 });
+            }
+            _ => panic!("{operation:?}"),
+        }
+    }
+    assert_eq!(read, same[..2]);
 }
 
 /// A home with millions of entries takes no more memory than its bound, and what is hopeless takes no room of what is not.

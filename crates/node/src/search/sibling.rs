@@ -175,7 +175,7 @@ impl<'a> Siblings<'a> {
             stat_weight: 1.0,
             chunk_bytes: CHUNK_BYTES,
             // All directories that are worth it are listed at once, for each tree: fewer than for a single file.
-            floors: Floors { likelihood: 0.05, metadata: 0.05, part_of_use: 0.02 },
+            floors: Floors { likelihood: 0.05, metadata: 0.05, part_of_use: 0.02, same_size: 0.0 },
         };
         let wanted = Wanted {
             name: name.to_vec(),
