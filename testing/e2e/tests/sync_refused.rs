@@ -52,7 +52,7 @@ impl Thin {
     fn check(&self) {
         self.unmounted(|image| {
             let said = std::process::Command::new("e2fsck").args(["-f", "-y", image]).output().unwrap();
-            assert_eq!(said.status.code(), Some(1), "there was nothing to mend");
+            assert!([Some(0), Some(1)].contains(&said.status.code()), "{said:?}");
         });
     }
 
@@ -63,11 +63,15 @@ impl Thin {
 
     /// No room for what the file system believes to be free: with a little of it a loop device takes a write that is cut short for one that is whole.
     fn take_room(&self) {
+        self.take_room_but(0);
+    }
+
+    fn take_room_but(&self, left_bytes: u64) {
         self.sync();
         tool(&["fstrim", self.place.to_str().unwrap()]);
         self.sync();
         let taken = statvfs(&self.beneath).map(|it| (it.f_blocks - it.f_bfree) * it.f_frsize).unwrap();
-        self.remount(taken);
+        self.remount(taken + left_bytes);
     }
 
     fn sync(&self) {
@@ -183,10 +187,7 @@ fn what_is_removed_again_keeps_its_source() {
         }
         write(&copy.join("a"), b"old", -100);
         let strace = a.program("strace").args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync"]);
-        // The first one asks whether an earlier run was refused some of the directory.
-        let from = if option == "--fsync" { 1 } else { 2 };
-        let inject = format!("inject=fsync:error=EIO:when={from}+");
-        let program = strace.args(["-e", &inject]).arg(gate::dray_binary());
+        let program = strace.args(["-e", "inject=fsync:error=EIO"]).arg(gate::dray_binary());
         let said = program.args(["sync", "-a", option]).arg(source.join("")).arg(&copy).run();
         assert_ne!(said.code(), Some(0), "{said}");
         assert_eq!(fs::read(copy.join("a")).unwrap(), b"old", "{said}");
@@ -253,7 +254,10 @@ fn what_lies_in_a_directory_that_a_disk_refused_comes_again() {
         thin.take_room();
         let run = |option| sync(a, &case(&["-a"]), &[option], &Way::Here, &source, &copy);
         let said = run(first);
-        let count = |below: &Path| names.iter().filter(|name| below.join(name).exists()).count();
+        let count_below = |tree: &Path, below: &str| {
+            names.iter().filter(|name| name.starts_with(below) && tree.join(name).exists()).count()
+        };
+        let count = |tree: &Path| count_below(tree, "");
         if first == "--times" {
             assert!(syncfs(fs::File::open(&thin.place).unwrap()).is_err(), "the disk refused nothing");
         } else {
@@ -263,22 +267,68 @@ fn what_lies_in_a_directory_that_a_disk_refused_comes_again() {
         }
         assert_eq!(count(&source), names.len(), "a source is gone: {said}");
         thin.remount(1 << 30);
-        if first == "--times" {
+        // As often as it is tried, until what is read is what the disk has.
+        for _ in 0..2 {
             let said = run("--remove-source-files");
             assert!([Some(1), Some(8)].contains(&said.code()), "{said}");
             assert!(said.stderr_text().contains("fsck"), "{said}");
-            assert_eq!(count(&source), names.len(), "a source is gone: {said}");
-            thin.check();
+            assert_eq!(count_below(&source, "old"), FILES, "a source is gone: {said}");
         }
+        thin.check();
         run("--remove-source-files").expect(0);
         assert_eq!(count(&source), 0, "{first}");
         thin.forget();
         let is_there = |name: &&str| fs::symlink_metadata(copy.join(name)).is_ok();
-        let below = names.iter().map(String::as_str).chain(["new/below/link"]);
-        // Of a directory that was there before what leads to its names may be gone as well, which the first run says.
-        let lost: Vec<&str> = below
-            .filter(|name| !is_there(name) && (first == "--times" || !name.starts_with("old")))
-            .collect();
+        let all = names.iter().map(String::as_str).chain(["new/below/link"]);
+        let lost: Vec<&str> = all.filter(|name| !is_there(name)).collect();
         assert!(lost.is_empty(), "{first}: {} are lost, {:?}: {said}", lost.len(), lost.first());
     }
+}
+
+/// Issue 7 "full-disk runs leave every file either old or new": with `--inplace` what a disk refused is on it after the run that ends well. Ext4 keeps for nothing what is written once more
+/// to a page that it could not bring to its disk.
+#[test]
+fn what_is_written_over_after_a_refusal_is_on_the_disk() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let [old, new] = [(4_417, 1), (18_662, 2)].map(|(size, seed)| data::random_bytes(size, seed));
+    let make = ["mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096"];
+    for (number, option) in ["--fsync", "--remove-source-files"].into_iter().enumerate() {
+        let thin = Thin::new(a, &format!("disk{number}"), &make, 96 << 20);
+        let (source, copy) = (a.directory(&format!("source{number}")), thin.place.join("copy"));
+        write(&source.join("f"), &new, 0);
+        write(&copy.join("f"), &old, -100);
+        thin.take_room_but(20 << 10);
+        let run = || sync(a, &case(&["-a"]), &["--inplace", option], &Way::Here, &source, &copy);
+        let failed = run();
+        assert_ne!(failed.code(), Some(0), "{failed}");
+        thin.remount(1 << 30);
+        run().expect(0);
+        thin.forget();
+        assert!(fs::read(copy.join("f")).unwrap() == new, "{option}: it is not on the disk");
+    }
+}
+
+/// Issue 7 "delete nothing wrongly": what another program put under the name of a file that the disk refused stays.
+#[test]
+fn what_another_program_put_there_is_not_removed() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, copy) = (a.directory("source"), a.directory("copy"));
+    ["a", "b"].iter().for_each(|name| write(&source.join(name), b"new", 0));
+    let strace = a.program("strace").args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=fsync,syncfs"]);
+    let strace = strace.args(["-e", "inject=fsync:error=EIO"]);
+    let program = strace.args(["-e", "inject=syncfs:error=EIO:delay_enter=2000000"]).arg(gate::dray_binary());
+    let run = program.args(["sync", "-a", "--fsync"]).arg(source.join("")).arg(&copy).start();
+    let begun = std::time::Instant::now();
+    while !copy.join("b").exists() || !copy.join("a").exists() {
+        assert!(begun.elapsed().as_secs() < 30, "nothing came");
+        std::thread::sleep(std::time::Duration::from_millis(5));
+    }
+    fs::write(copy.join("theirs"), b"theirs").unwrap();
+    fs::rename(copy.join("theirs"), copy.join("a")).unwrap();
+    let said = run.wait();
+    assert_ne!(said.code(), Some(0), "{said}");
+    assert_eq!(fs::read(copy.join("a")).unwrap(), b"theirs", "{said}");
+    assert!(!copy.join("b").exists(), "{said}");
 }

@@ -132,10 +132,9 @@ impl Transfer {
     ) -> Flow {
         self.count_brought(came.len() as u64);
         let group_bytes = self.geometry.group_bytes(group);
-        let rests = lock(&self.rests);
-        let whole = rests.as_ref().and_then(|rests| rests.put_together(group, group_bytes, came));
-        let other_bytes = rests.as_ref().map_or(0, |rests| rests.other_bytes(group));
-        drop(rests);
+        let rest = lock(&self.rests).as_ref().and_then(|rests| rests.rest(group));
+        let other_bytes = rest.as_ref().map_or(0, |(rest, _)| rest.other_bytes);
+        let whole = rest.and_then(|(rest, here)| rest.put_together(&here, group_bytes, came));
         // What came twice, or does not fit, is no group, and has no value.
         let bytes = whole.unwrap_or_default();
         let found = (bytes.len() == group_bytes).then(|| group_cv(self.geometry, group, &bytes));

@@ -12,7 +12,7 @@ const CIFS: u64 = 0xff53_4d42;
 const CODA: u64 = 0x7375_7245;
 const EXFAT: u64 = 0x2011_bab0;
 /// Ext2 to ext4.
-const EXT: u64 = 0xef53;
+pub(super) const EXT: u64 = 0xef53;
 const F2FS: u64 = 0xf2f5_2010;
 const FAT: u64 = 0x4d44;
 /// Any may be behind it.
@@ -46,6 +46,11 @@ pub(super) const PART_SHARERS: [u64; 3] = [BTRFS, XFS, BCACHEFS];
 pub(super) const FOLDING: [u64; 10] = [FAT, EXFAT, NTFS, NTFS3, HFS, HFS_PLUS, SMB, CIFS, SMB2, FUSE];
 /// Which tell of failed writes only when a file is closed: those that send to a server, and those of other programs.
 pub(super) const LATE: [u64; 11] = [NFS, SMB, CIFS, SMB2, FUSE, AFS, KAFS, CEPH, CODA, P9, LUSTRE];
+/// Which keep what their directories have in a log, or have others keep it.
+pub(super) const LOGGING: [u64; 18] = [
+    XFS, BTRFS, TMPFS, ZFS, BCACHEFS, F2FS, NILFS, OVERLAY, NFS, CIFS, SMB2, FUSE, AFS, KAFS, CEPH, CODA, P9,
+    LUSTRE,
+];
 /// On which a ctime does not tell that a file changed, or that others change unseen, and their names.
 pub(super) const UNTOLD: [(u64, &str); 7] =
     [(FUSE, "FUSE"), (CIFS, "SMB"), (SMB2, "SMB"), (SMB, "SMB"), (P9, "9P"), (FAT, "FAT"), (EXFAT, "exFAT")];

@@ -333,7 +333,7 @@ impl Copying<'_> {
         Ok(())
     }
 
-    fn check_stop(&self) -> Result<()> {
+    fn check_stop(&mut self) -> Result<()> {
         if self.stop.is_set() {
             let error = Error::new(ErrorKind::Interrupted, "interrupted")
                 .advise("run the same command again; what came with -p or -a is not copied again");

@@ -26,12 +26,12 @@ const QUESTIONS_MAX: usize = 8;
 const TOLD_BYTES_MIN: u64 = 64 << 10;
 
 /// A group that is put together from what is here and what comes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(in crate::transfer) struct Rest {
     /// Blocks that are here.
     pub(in crate::transfer) have: BlockMask,
     /// Bytes of those that other files have than the older version.
-    other_bytes: u64,
+    pub(in crate::transfer) other_bytes: u64,
     parts: Parts,
 }
 
@@ -55,11 +55,6 @@ impl Rests {
         self.groups.get(&group).map(|rest| rest.have)
     }
 
-    /// Bytes of those that other files have than the older version.
-    pub(in crate::transfer) fn other_bytes(&self, group: u64) -> u64 {
-        self.groups.get(&group).map_or(0, |rest| rest.other_bytes)
-    }
-
     /// The group turned out to be something else, or is here.
     pub(in crate::transfer) fn forget(&mut self, group: u64) {
         self.parts -= self.groups.remove(&group).map_or(0, |rest| rest.parts.len());
@@ -80,28 +75,34 @@ impl Rests {
         true
     }
 
-    /// The whole of `group`, `group_bytes` long, of which `came` came; `None` if that is not what was lacking. What cannot be read
+    /// What is here of `group`, and where that is read: without whatever lock `self` is behind.
+    pub(in crate::transfer) fn rest(&self, group: u64) -> Option<(Rest, OldBytes)> {
+        Some((self.groups.get(&group)?.clone(), self.bytes.clone()))
+    }
+}
+
+impl Rest {
+    /// The whole of the group, `group_bytes` long, of which `came` came; `None` if that is not what was lacking. What cannot be read in `here`
     /// is zero, and shows in what proves the group.
     pub(in crate::transfer) fn put_together(
         &self,
-        group: u64,
+        here: &OldBytes,
         group_bytes: usize,
         came: &[u8],
     ) -> Option<Vec<u8>> {
-        let rest = self.groups.get(&group)?;
         let mut bytes = vec![0; group_bytes];
         let mut at = 0;
-        for (len, origin) in &rest.parts {
+        for (len, origin) in &self.parts {
             let part = bytes.get_mut(at..at + *len as usize)?;
             at += *len as usize;
             match origin {
-                Origin::Old(offset) => drop(self.bytes.read_at(*offset, part)),
-                Origin::Elsewhere(spot) => drop(self.bytes.read_elsewhere(*spot, part)),
+                Origin::Old(offset) => drop(here.read_at(*offset, part)),
+                Origin::Elsewhere(spot) => drop(here.read_elsewhere(*spot, part)),
                 Origin::New(_) | Origin::Missing => {}
             }
         }
         let mut came = came;
-        for range in rest.have.rest(group_bytes) {
+        for range in self.have.rest(group_bytes) {
             let (next, tail) = came.split_at_checked(range.len())?;
             bytes[range].copy_from_slice(next);
             came = tail;

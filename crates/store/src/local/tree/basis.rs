@@ -18,7 +18,7 @@ use super::content::FileState;
 use super::directory::Directory;
 use super::fake::is_open_to_others;
 use super::opened::OpenDirectory;
-use super::overwrite::replacing;
+use super::overwrite::{FACTS, replacing};
 use super::place::{FileTarget, Identity, NewFile, OlderFile, There, identity_of, taken};
 use super::regular::hash_of;
 use super::settings::Settings;
@@ -238,6 +238,11 @@ impl Basis {
         self.likeness == Likeness::Whole && self.usage != BasisUse::Copy
     }
 
+    /// True if a disk refused some of the file.
+    pub(super) fn was_refused(&self, settings: &Settings) -> bool {
+        settings.was_refused(&self.directory, &self.name)
+    }
+
     /// Nothing is made of it here, because all of it is there.
     pub(super) fn spares(&self) -> bool {
         self.spares_making() && self.usage == BasisUse::Compare
@@ -282,7 +287,15 @@ impl Basis {
         } else {
             make(name.as_bytes())
         };
-        let Err(error) = made else { return Ok(true) };
+        let Err(error) = made else {
+            if parent.settings().is_noted(replaces)
+                && let Ok(found) = parent.directory.stat_for(name.as_bytes(), FACTS)
+                && identity_of(&found) == self.identity()
+            {
+                parent.note_unsynced(name, &found);
+            }
+            return Ok(true);
+        };
         match Errno::from_io_error(&error) {
             Some(Errno::XDEV | Errno::MLINK | Errno::PERM | Errno::OPNOTSUPP | Errno::NOSYS) => Ok(false),
             Some(Errno::STALE) => Err(changed()),

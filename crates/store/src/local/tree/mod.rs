@@ -36,6 +36,7 @@ mod partial;
 mod place;
 mod preview;
 mod prune;
+mod refused;
 mod regular;
 mod removing;
 mod renew;

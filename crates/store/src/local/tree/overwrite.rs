@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 use dray_core::limits::TREE_LINK_GROUPS_MAX;
 use dray_core::tree::{Metadata, Name};
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{FileType, FlockOperation, Gid, Mode, OFlags, Statx, StatxFlags, Uid};
+use rustix::fs::{Advice, FileType, FlockOperation, Gid, Mode, OFlags, Statx, StatxFlags, Uid};
 use rustix::io::Errno;
 
 use super::attributes::{self, AttributeSort};
@@ -414,6 +414,11 @@ impl FileTarget {
         let there = self.open_existing(existing)?;
         self.hold_names(&there)?;
         let is_durable = settings.is_durable();
+        if is_durable {
+            // What a disk refused of it before differs then; and ext4 keeps for nothing what is written once more to a page that it could not bring to its disk.
+            let _ = rustix::fs::fsync(&there.file);
+            let _ = rustix::fs::fadvise(&there.file, 0, None, Advice::DontNeed);
+        }
         if settings.fails_late(directory.device, new.file().as_fd()) {
             // What it did not take reads as zeros, or not at all, and is no content for a file that is there. Before its time is set, with which it would be written unheard.
             settings

@@ -20,7 +20,6 @@ use super::place::{FileTarget, Identity, Now, There, identity_of};
 use super::removing::mark_changed;
 use super::settings::{Differences, mtime_of};
 use super::sync::{How, Verdict};
-use super::unsynced::was_refused;
 use super::write::{Placed, TreeWriter, file_type, is_directory};
 
 impl TreeWriter {
@@ -92,7 +91,7 @@ impl TreeWriter {
                     }
                     // Its source is to go.
                     Verdict::Compare
-                        if settings.removes_sources() && was_refused(&parent.directory, name) =>
+                        if settings.removes_sources() && settings.was_refused(&parent.directory, name) =>
                     {
                         is_refused = true;
                         Verdict::Want

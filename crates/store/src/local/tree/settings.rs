@@ -140,12 +140,18 @@ pub(super) struct Settings {
     pub(super) devices: RefCell<Devices>,
     /// New files that may not be on disk yet.
     pub(super) unsynced: RefCell<Vec<Unsynced>>,
+    /// Bytes of their paths.
+    pub(super) unsynced_bytes: Cell<usize>,
     /// A disk refused something before everything is made durable.
     pub(super) is_refused: Cell<bool>,
     /// Files that have a name, of which a disk said that it refused them, and why.
     pub(super) refused: RefCell<Vec<(Identity, Errno)>>,
     /// Whether file systems tell of failed writes late.
     pub(super) late_devices: RefCell<Vec<((u32, u32), bool)>>,
+    /// Those of which all was written since the run began.
+    pub(super) written_devices: RefCell<Vec<(u32, u32)>>,
+    /// Whether they tell of directories that a disk refused.
+    pub(super) telling_devices: RefCell<Vec<((u32, u32), bool)>>,
     /// Files without a name get one by their path in `/proc` alone.
     pub(super) links_by_path: Cell<bool>,
     /// What was done, or would be, for who wants to hear of each entry.
@@ -206,9 +212,12 @@ impl Settings {
             held: Cell::new(0),
             devices: RefCell::default(),
             unsynced: RefCell::default(),
+            unsynced_bytes: Cell::default(),
             is_refused: Cell::new(false),
             refused: RefCell::default(),
             late_devices: RefCell::default(),
+            telling_devices: RefCell::default(),
+            written_devices: RefCell::default(),
             links_by_path: Cell::new(false),
             done: RefCell::default(),
             ways: RefCell::default(),

@@ -12,9 +12,10 @@ use rustix::io::Errno;
 
 use super::backup::Away;
 use super::basis::{Basis, has_attributes};
-use super::directory::{Directory, stat_fd};
+use super::directory::{Directory, stat_fd, stat_fd_for};
 use super::fake::{Access, Place, is_open_to_others};
 use super::opened::OpenDirectory;
+use super::overwrite::FACTS;
 use super::place::{Identity, Now, identity_of, taken, times_of};
 use super::removing::mark_changed;
 use super::settings::Settings;
@@ -85,9 +86,6 @@ pub(super) fn make(
             replace(parent, name, &mut make)
         };
         made.map_err(|error| taken(parent, name, error, "make it"))?;
-        if !waits {
-            parent.note_made(name, found.is_some());
-        }
     }
     // Whatever anybody does to the name from here on, this is what is changed.
     let failed = |error| Error::file("open it for its metadata", error);
@@ -101,6 +99,13 @@ pub(super) fn make(
     let there = settings.seen_at(access.at(), &real);
     if !is_same(settings, directory, &name_now, entry, &there) {
         return Err(Error::new(ErrorKind::Changed, "it was replaced meanwhile"));
+    }
+    if is_changed
+        && !waits
+        && settings.is_noted(found.is_some())
+        && let Ok(facts) = stat_fd_for(fd.as_fd(), FACTS)
+    {
+        parent.note_unsynced(name, &facts);
     }
     let mode = match &entry.kind {
         Kind::Symlink { .. } => None,

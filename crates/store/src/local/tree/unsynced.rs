@@ -3,34 +3,39 @@
 //! A file system says of bytes that a disk refused, as one does that was promised more room than there is, only when it is asked to make them durable; it says it once, and goes on to read them
 //! from memory for a while. So with `--fsync`, and where sources go, a file is durable before it takes the place of anything. What is new is made durable together: if that fails, each is asked
 //! for by itself, and what is not on the disk is removed again, as the next run would believe its size and time. So is what lies in a directory of which the disk refused some: a file system without
-//! a journal tells that who asks for the directory.
+//! a journal tells that who asks for the directory ([`super::refused`]).
 
 use std::collections::{HashMap, HashSet};
+use std::io::{self, IoSliceMut};
 use std::os::fd::AsFd;
 
 use dray_core::Error;
 use dray_core::tree::Name;
-use rustix::fs::{Advice, AtFlags, FileType, StatVfsMountFlags, Statx, fstatvfs};
-use rustix::io::Errno;
+use rustix::fs::{Advice, AtFlags, FileType, Statx};
+use rustix::io::{Errno, ReadWriteFlags};
 
 use super::directory::{Directory, stat_fd, stat_fd_for};
 use super::opened::{OpenDirectory, not_durable};
 use super::overwrite::{FACTS, born};
 use super::place::{FileTarget, Identity, NewFile, There, identity_of};
+use super::refused::{Doubts, is_refusal, mark};
 use super::settings::Settings;
 use super::write::{TreeWriter, file_type};
 
-/// New names after which what came is made durable.
+/// Files of less are asked for together.
+const ASKED_FROM: u64 = 64 << 10;
+/// New names, and bytes of their paths, after which what came is made durable.
 const UNSYNCED_MAX: usize = 16_384;
+const UNSYNCED_BYTES_MAX: usize = 4 << 20;
 
 /// What has a name that may not be on the disk yet: it is new, or took the place of something and its source is to go.
 #[derive(Debug)]
 pub(super) struct Unsynced {
     /// Below the destination.
-    path: Vec<u8>,
+    pub(super) path: Vec<u8>,
     identity: Identity,
     born: (i64, u32),
-    is_directory: bool,
+    pub(super) is_directory: bool,
 }
 
 impl Settings {
@@ -67,18 +72,6 @@ impl Settings {
     }
 }
 
-impl Settings {
-    /// Fails where sources are to go and `directory` is one of which a disk refused some before: names may be read there that are in memory alone. The kernel tells that once.
-    pub(super) fn require_on_disk(&self, directory: &Directory) -> dray_core::Result<()> {
-        let why = || was_directory_refused(directory).filter(|error| is_refusal(*error));
-        match if self.removes_sources() { why() } else { None } {
-            None => Ok(()),
-            Some(error) => Err(Error::file("find all of the directory on its disk", error.into())
-                .or_advise("unmount the file system there and check it (fsck), then run it again")),
-        }
-    }
-}
-
 impl FileTarget {
     /// True if it takes the place of anything.
     pub(super) fn replaces(&self) -> bool {
@@ -97,21 +90,14 @@ impl FileTarget {
 }
 
 impl OpenDirectory {
-    /// As [`OpenDirectory::note_unsynced`], of what was made just now and is nothing that was opened.
-    pub(super) fn note_made(&self, name: &Name, replaces: bool) {
-        if self.settings().is_noted(replaces)
-            && let Ok(found) = self.directory.stat_for(name.as_bytes(), FACTS)
-        {
-            self.note_unsynced(name, &found);
-        }
-    }
-
     /// What `found`, asked for with [`FACTS`], tells of got this name, where what comes is to be on its disk.
     pub(super) fn note_unsynced(&self, name: &Name, found: &Statx) {
         let is_directory = file_type(found) == FileType::Directory;
         let (path, identity, born) = (self.path(name), identity_of(found), born(found));
         let noted = Unsynced { path, identity, born, is_directory };
-        self.settings().unsynced.borrow_mut().push(noted);
+        let settings = self.settings();
+        settings.unsynced_bytes.set(settings.unsynced_bytes.get() + noted.path.len());
+        settings.unsynced.borrow_mut().push(noted);
     }
 }
 
@@ -119,78 +105,95 @@ impl TreeWriter {
     /// True if so much came that it is to be made durable, by [`TreeWriter::sync`], before more does.
     pub fn is_sync_due(&self) -> bool {
         self.settings.unsynced.borrow().len() >= UNSYNCED_MAX
+            || self.settings.unsynced_bytes.get() >= UNSYNCED_BYTES_MAX
     }
 
-    /// Waits until everything is on disk, on every file system that was written to. What a disk refused of new files is removed again.
+    /// Waits until everything is on disk, on every file system that was written to. What a disk refused of what is new is removed again.
     pub fn sync(&mut self) -> dray_core::Result<()> {
+        let Some((error, refused)) = self.sync_all() else { return Ok(()) };
+        let error = match &mut self.stage {
+            Some(stage) => stage.doubt(error),
+            None => error,
+        };
+        Err(self.with_outcome(refused.tell(error)))
+    }
+
+    /// The same; what went wrong, and what became of what is new.
+    fn sync_all(&mut self) -> Option<(Error, Refused)> {
         let synced = self.settings.devices.borrow().sync();
         let unsynced = self.settings.unsynced.take();
+        self.settings.unsynced_bytes.set(0);
         let is_refused = self.settings.is_refused.take();
         if synced.is_ok() && !is_refused {
-            return Ok(());
+            return None;
         }
-        let refused = match &self.stage {
+        let mut refused = match &self.stage {
             Some(_) => Refused::default(),
             None => self.remove_refused(&unsynced),
         };
+        let is_found = is_refused || refused.why.is_some() || self.stage.is_some();
+        if !is_found && self.settings.tells_of_directories(&self.landing.base) {
+            // It may be what lists the entries, or finds them.
+            mark(&self.landing.base);
+            refused.directories.push(Vec::new());
+        }
         let why = refused.why.map_or(Ok(()), |error| Err(not_durable(error.into())));
-        synced.and(why).map_err(|error| {
-            let error = match &mut self.stage {
-                Some(stage) => stage.doubt(error),
-                None => error,
-            };
-            let error = [
-                (&refused.removed, "which is not on the disk and was removed again"),
-                (&refused.left, "which may not be on the disk, and stays there"),
-                (&refused.directories, "a directory of which the disk refused some"),
-            ]
-            .into_iter()
-            .filter_map(|(paths, what)| paths.first().map(|first| (first, paths.len() - 1, what)))
-            .fold(error, |error, (first, others, what)| {
-                let path = String::from_utf8_lossy(if first.is_empty() { b"." } else { first });
-                let others = if others == 0 { String::new() } else { format!(" and {others} more") };
-                error.context(format_args!("{path:?}{others}, {what}"))
-            });
-            let error = match refused.left.is_empty() && refused.directories.is_empty() {
-                true => error,
-                false => error.or_advise("check the file system there (fsck), then run it again with -c"),
-            };
-            self.last_error(error)
-        })
+        synced.and(why).err().map(|error| (error, refused))
+    }
+
+    /// A run that ends early by `error` leaves nothing that a disk refused, and says so.
+    pub(super) fn with_left(&mut self, error: Error) -> Error {
+        match self.sync_left() {
+            Some((_, refused)) if self.stage.is_none() => refused.tell(error),
+            _ => error,
+        }
     }
 
     /// A run that ends early leaves nothing that a disk refused, nor an error of that for the next one to hear of.
-    pub(super) fn sync_left(&mut self) {
-        if self.settings.is_refused.get() || !self.settings.unsynced.borrow().is_empty() {
-            let _ = self.sync();
-        }
+    pub(super) fn sync_left(&mut self) -> Option<(Error, Refused)> {
+        let is_left = self.settings.is_refused.get() || !self.settings.unsynced.borrow().is_empty();
+        if is_left { self.sync_all() } else { None }
     }
 
     /// Removes those of `unsynced` that are not on the disk.
     fn remove_refused(&self, unsynced: &[Unsynced]) -> Refused {
         // Before anything is changed in them: they are told of once.
-        let mut doubts = Doubts { base: &self.landing.base, asked: HashMap::new() };
+        let mut doubts = Doubts::new(&self.settings, &self.landing.base);
         unsynced.iter().for_each(|it| doubts.ask_of(it));
-        let doubted: Vec<Option<Errno>> = unsynced.iter().map(|it| doubts.any(it)).collect();
         // Of several names of one file the first that asks is told.
         let told = self.settings.refused.take();
         let mut asked: HashMap<_, _> = told.into_iter().map(|(file, error)| (file, Some(error))).collect();
         let mut refused = Refused::default();
         // What lies in a directory goes before it.
-        for (it, doubt) in unsynced.iter().zip(doubted).rev() {
-            let Some((directory, name)) = place_of(&self.landing.base, &it.path) else { continue };
+        for it in unsynced.iter().rev() {
+            let (way, name) = it.place();
+            let directory = match self.landing.base.below(way) {
+                Ok(directory) => directory,
+                Err(error)
+                    if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) =>
+                {
+                    continue;
+                }
+                // Where nobody can ask, nobody knows.
+                Err(_) => {
+                    refused.why = refused.why.or(Some(Errno::IO));
+                    refused.left.push(it.path.clone());
+                    continue;
+                }
+            };
             let is_it = |found: &Statx| it.is(found);
             let Some(found) = directory.stat_for(name, FACTS).ok().filter(is_it) else { continue };
-            let kind = file_type(&found);
-            let error = match kind {
-                FileType::RegularFile => {
-                    let own = *asked.entry(it.identity).or_insert_with(|| it.refused(&directory, name));
-                    doubt.or(own)
-                }
-                _ => doubt,
-            };
+            let is_directory = file_type(&found) == FileType::Directory;
+            let mut error = doubts.of(it);
+            if file_type(&found) == FileType::RegularFile {
+                let own = *asked.entry(it.identity).or_insert_with(|| it.refused(&directory, name));
+                error = error.or(own);
+            }
+            if is_long_link(&found) && self.settings.tells_of_directories(&directory) {
+                error = error.or(Some(Errno::IO));
+            }
             let Some(error) = error else { continue };
-            let flags = if kind == FileType::Directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
+            let flags = if is_directory { AtFlags::REMOVEDIR } else { AtFlags::empty() };
             let is_removed = rustix::fs::unlinkat(&directory, name, flags).is_ok();
             refused.why = refused.why.or(Some(error));
             if is_removed { &mut refused.removed } else { &mut refused.left }.push(it.path.clone());
@@ -198,18 +201,13 @@ impl TreeWriter {
         // What a disk refuses of that is told here, and not to the next run.
         if !refused.removed.is_empty() {
             let _ = self.settings.devices.borrow().sync();
-            for (path, _) in doubts.asked.iter().filter(|(_, doubt)| doubt.own.is_some()) {
-                let _ = self.landing.base.below(path).map(|directory| was_directory_refused(&directory));
-            }
+            doubts.hear_out();
         }
         refused.removed.reverse();
         refused.left.reverse();
-        let made: HashSet<&[u8]> = unsynced.iter().map(|it| &it.path[..]).collect();
-        let is_older = |path: &Vec<u8>| !made.contains(&path[..]);
-        // Of one that turned read-only nobody knows.
-        let told = |doubt: &Doubt| doubt.own.is_some_and(is_refusal);
-        let told = doubts.asked.into_iter().filter_map(|(path, doubt)| told(&doubt).then_some(path));
-        refused.directories = told.filter(is_older).collect();
+        let removed: HashSet<&[u8]> = refused.removed.iter().map(|path| &path[..]).collect();
+        let stands = |path: &&[u8]| !removed.contains(path);
+        refused.directories = doubts.refused().filter(stands).map(<[u8]>::to_vec).collect();
         refused.directories.sort_unstable();
         if !refused.directories.is_empty() {
             refused.why = refused.why.or(Some(Errno::IO));
@@ -218,47 +216,9 @@ impl TreeWriter {
     }
 }
 
-/// What is known of a directory.
-#[derive(Clone, Copy, Default)]
-struct Doubt {
-    /// Why some of it is not on the disk.
-    own: Option<Errno>,
-    /// The same of it or of one above it.
-    any: Option<Errno>,
-}
-
-/// Directories of which a disk may have refused some.
-struct Doubts<'a> {
-    base: &'a Directory,
-    asked: HashMap<Vec<u8>, Doubt>,
-}
-
-impl Doubts<'_> {
-    /// Asks for all directories that lead to `it`, and for itself if it is one.
-    fn ask_of(&mut self, it: &Unsynced) {
-        let ends = it.path.iter().enumerate().filter_map(|(at, byte)| (*byte == b'/').then_some(at));
-        let ends = ends.chain(it.is_directory.then_some(it.path.len()));
-        let mut doubt = self.ask(&[], Doubt::default());
-        for end in ends {
-            doubt = self.ask(&it.path[..end], doubt);
-        }
-    }
-
-    /// Why `it` may not be found on the disk.
-    fn any(&self, it: &Unsynced) -> Option<Errno> {
-        let way = if it.is_directory { &it.path[..] } else { split(&it.path).0 };
-        self.asked.get(way)?.any
-    }
-
-    fn ask(&mut self, path: &[u8], above: Doubt) -> Doubt {
-        if let Some(known) = self.asked.get(path) {
-            return *known;
-        }
-        let own = self.base.below(path).ok().and_then(|directory| was_directory_refused(&directory));
-        let doubt = Doubt { own, any: above.any.or(own) };
-        self.asked.insert(path.to_vec(), doubt);
-        doubt
-    }
+/// True of a symbolic link that may have a block of its own for what it says, which nobody can ask for: ext2 and ext4 have room for 59 bytes beside its facts.
+fn is_long_link(found: &Statx) -> bool {
+    file_type(found) == FileType::Symlink && found.stx_size > 59
 }
 
 /// A file stays where it was, for the disk did not take it.
@@ -268,15 +228,50 @@ fn refused_by_disk(error: Errno) -> Error {
 
 /// Where what a disk refused was.
 #[derive(Default)]
-struct Refused {
+pub(super) struct Refused {
     why: Option<Errno>,
     removed: Vec<Vec<u8>>,
     left: Vec<Vec<u8>>,
-    /// Directories that were there before.
+    /// Directories of which it refused some, and that stand.
     directories: Vec<Vec<u8>>,
 }
 
+impl Refused {
+    /// Adds it to `error`.
+    fn tell(&self, error: Error) -> Error {
+        let all = [
+            (&self.removed, "which is not on the disk and was removed again"),
+            (&self.left, "which may not be on the disk, and stays there"),
+            (&self.directories, "a directory of which the disk refused some"),
+        ];
+        let told = all.into_iter().filter_map(|(paths, what)| Some((paths.first()?, paths.len() - 1, what)));
+        let error = told.fold(error, |error, (first, others, what)| {
+            let path = String::from_utf8_lossy(if first.is_empty() { b"." } else { first });
+            let others = if others == 0 { String::new() } else { format!(" and {others} more") };
+            error.context(format_args!("{path:?}{others}, {what}"))
+        });
+        if self.left.is_empty() && self.directories.is_empty() {
+            return error;
+        }
+        error.advise("unmount the file system there and check it (fsck), then run it again with -c")
+    }
+}
+
 impl Unsynced {
+    /// The way to its directory, and its name there.
+    pub(super) fn place(&self) -> (&[u8], &[u8]) {
+        let path = &self.path[..];
+        match path.iter().rposition(|byte| *byte == b'/') {
+            Some(end) => (&path[..end], &path[end + 1..]),
+            None => (&path[..0], path),
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn at(path: &str, is_directory: bool) -> Unsynced {
+        Unsynced { path: path.into(), identity: (0, 0, 0), born: (0, 0), is_directory }
+    }
+
     fn is(&self, found: &Statx) -> bool {
         (identity_of(found), born(found)) == (self.identity, self.born)
     }
@@ -294,41 +289,41 @@ impl Unsynced {
     }
 }
 
-/// Why some of `directory` is not on the disk.
-fn was_directory_refused(directory: &Directory) -> Option<Errno> {
-    // There nothing is written any more, and nobody is told of what was not.
-    if fstatvfs(directory).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY)) {
-        return Some(Errno::ROFS);
+impl Settings {
+    /// True if what is read of the file `name` may not be what its disk has, which refused some of it. Else it is read from the disk from now on.
+    pub(super) fn was_refused(&self, directory: &Directory, name: &Name) -> bool {
+        let Ok(file) = directory.open_to_read(name.as_bytes()) else { return false };
+        let Ok(found) = stat_fd(file.as_fd()) else { return false };
+        // What is small is not asked for by itself, which has the disk wait each time: all was written before, and what is not in memory any more is what the disk has.
+        let is_small =
+            found.stx_size < ASKED_FROM && self.is_written((found.stx_dev_major, found.stx_dev_minor), &file);
+        if !is_small || !is_forgotten(&file) {
+            if rustix::fs::fsync(&file).is_err_and(is_refusal) {
+                return true;
+            }
+            // Who has asked before was told, and nobody else is.
+            let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
+        }
+        false
     }
-    rustix::fs::fsync(directory).err().filter(|error| is_refusal(*error))
-}
 
-/// True of what fsync(2) says where the disk did not take something; what else it says is of the call.
-fn is_refusal(error: Errno) -> bool {
-    matches!(error, Errno::IO | Errno::NOSPC | Errno::DQUOT)
-}
-
-/// The directory of what is at `path` below `base`, and its name there.
-fn place_of<'a>(base: &Directory, path: &'a [u8]) -> Option<(Directory, &'a [u8])> {
-    let (above, name) = split(path);
-    Some((base.below(above).ok()?, name))
-}
-
-/// The way to the directory of what is at `path`, and its name there.
-fn split(path: &[u8]) -> (&[u8], &[u8]) {
-    match path.iter().rposition(|byte| *byte == b'/') {
-        Some(end) => (&path[..end], &path[end + 1..]),
-        None => (&path[..0], path),
+    /// Everything of the file system was written once since the run began.
+    fn is_written(&self, device: (u32, u32), file: &impl AsFd) -> bool {
+        let mut written = self.written_devices.borrow_mut();
+        if !written.contains(&device) {
+            if rustix::fs::syncfs(file).is_err() || written.len() >= 64 {
+                return false;
+            }
+            written.push(device);
+        }
+        true
     }
 }
 
-/// True if what is read of the file `name` may not be what its disk has, which refused some of it. Else it is read from the disk from now on.
-pub(super) fn was_refused(directory: &Directory, name: &Name) -> bool {
-    let Ok(file) = directory.open_to_read(name.as_bytes()) else { return false };
-    if rustix::fs::fsync(&file).is_err_and(is_refusal) {
-        return true;
-    }
-    // Who has asked before was told, and nobody else is.
-    let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
-    false
+/// Forgets what is in memory of a file; false if some of its beginning is still there, as where it was written to since, or is in use.
+fn is_forgotten(file: &impl AsFd) -> bool {
+    let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
+    let mut byte = [0];
+    let read = rustix::io::preadv2(file, &mut [IoSliceMut::new(&mut byte)], 0, ReadWriteFlags::NOWAIT);
+    matches!(read, Err(Errno::AGAIN) | Ok(0))
 }

@@ -19,13 +19,13 @@ use super::backup::Away;
 use super::basis::{Bases, Basis};
 use super::contested::Contested;
 use super::delete::{self, Candidates, Doomed, Orders};
-use super::directory::{Directory, raise_open_files};
+use super::directory::{Directory, raise_open_files, stat_fd_for};
 use super::fake::target_of;
 use super::landing::Landing;
 use super::links::LinkTable;
 use super::opened::{Bits, Listed, Mark, OpenDirectory, Opening, Way};
 use super::others::OthersToFind;
-use super::overwrite::replacing;
+use super::overwrite::{FACTS, replacing};
 use super::place::{FileTarget, Identity, There, identity_of, taken};
 use super::settings::{Changes, Settings, WriteOptions};
 use super::special;
@@ -219,7 +219,13 @@ impl TreeWriter {
     }
 
     /// The error of a run that ends with it; with what became of a destination that is to be switched as a whole.
-    pub fn last_error(&self, error: Error) -> Error {
+    pub fn last_error(&mut self, error: Error) -> Error {
+        let error = self.with_left(error);
+        self.with_outcome(error)
+    }
+
+    /// Says what becomes of a tree beside the destination.
+    pub(super) fn with_outcome(&self, error: Error) -> Error {
         let outcome = self.stage.as_ref().map(Stage::outcome);
         match outcome.filter(|outcome| !error.what().starts_with(outcome)) {
             Some(outcome) => error.context(outcome),
@@ -350,7 +356,8 @@ impl TreeWriter {
     /// To be called once everything has come, and the sender has listed all: deletes some of what the source has not; what could not
     /// be deleted goes to `failed`. False once all is.
     pub fn delete_some(&mut self, failed: &mut Vec<(Vec<u8>, Error)>) -> Result<bool> {
-        self.delete_more(failed).map_err(|error| self.last_error(error))
+        let deleted = self.delete_more(failed);
+        deleted.map_err(|error| self.last_error(error))
     }
 
     fn delete_more(&mut self, failed: &mut Vec<(Vec<u8>, Error)>) -> Result<bool> {
@@ -414,7 +421,7 @@ impl TreeWriter {
         let found = self.landing.base.stat_self().map_err(failed)?;
         is_new &= found.stx_uid == self.settings.powers.uid;
         if !is_new {
-            self.settings.require_on_disk(&self.landing.base)?;
+            self.settings.require_on_disk_from_above(&self.landing.base)?;
         }
         if let Some(candidates) = &mut self.candidates {
             candidates.begin(name.as_ref());
@@ -637,7 +644,10 @@ impl TreeWriter {
 
     /// What another directory has of an entry of the innermost one.
     pub(super) fn basis(&self, name: &Name, entry: &Entry) -> Option<Basis> {
-        self.bases.find(&self.settings, name, entry)
+        let basis = self.bases.find(&self.settings, name, entry)?;
+        // Where the source is to go, what another directory has is to be on its disk.
+        let is_believed = || !matches!(entry.kind, Kind::File { .. }) || !basis.was_refused(&self.settings);
+        (!self.settings.removes_sources() || is_believed()).then_some(basis)
     }
 
     /// What stands under a name.
@@ -754,7 +764,11 @@ impl TreeWriter {
                 rustix::fs::mkdirat(&parent.directory, name.as_bytes(), Mode::from_raw_mode(mode))
                     .map_err(|error| taken(parent, name, error.into(), what))?;
                 let made = parent.directory.child(name.as_bytes()).map_err(opened)?;
-                parent.note_made(name, false);
+                if self.settings.is_noted(false)
+                    && let Ok(found) = stat_fd_for(made.as_fd(), FACTS)
+                {
+                    parent.note_unsynced(name, &found);
+                }
                 (made, true)
             }
         };

@@ -38,9 +38,9 @@ fn rests_are_bounded() {
     let spot = |file| Origin::Elsewhere(Spot { by: Finder::Disk, file, offset: 0 });
     let few = vec![(64, spot(1)), (100, Origin::Missing), (120, Origin::Old(0)), (46, spot(2))];
     assert!(rests.add(0, 330, few.clone()));
-    assert_eq!(rests.other_bytes(0), 64 + 46);
+    assert_eq!(rests.rest(0).unwrap().0.other_bytes, 64 + 46);
     assert!(!rests.add(1, 330, vec![(330, Origin::Missing)]), "nothing is here");
-    assert_eq!((rests.have(1), rests.other_bytes(1)), (None, 0));
+    assert!(rests.have(1).is_none() && rests.rest(1).is_none());
     // The same group counts once, and what is gone not at all.
     (0..10).for_each(|_| assert!(rests.add(0, 330, few.clone())));
     rests.forget(0);
