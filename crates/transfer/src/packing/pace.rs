@@ -39,6 +39,8 @@ const LAST_DECISION_BYTES: u64 = 8 << 20;
 /// a few MiB, and where creating its files is what takes the time the level would rise for nothing.
 const MEMORY_MIB: u64 = 16;
 const MEMORY_MIB_PER_MIB: u64 = 8;
+/// From so many bytes a second on, before they are packed, it stays with the former: it is the other end that takes its time, or a network that less would not make faster by much.
+const FAST_BYTES_S: f64 = 40e6;
 /// Share of the time that packing may take at a higher level, as far as it can be foretold: of the time in
 /// which this end packs, or waits for the other one. Time in which it does something else (it reads a slow
 /// disk) is no reason to pack more: the line is idle.
@@ -119,8 +121,9 @@ impl Pace {
             }
             self.off_bytes = OFF_BYTES;
         } else {
-            let memory_mib =
-                MEMORY_MIB + (self.decided_bytes.saturating_add(self.bytes) >> 20) * MEMORY_MIB_PER_MIB;
+            let is_fast = self.bytes as f64 >= FAST_BYTES_S * self.total.as_secs_f64();
+            let packed_mib = if is_fast { 0 } else { self.decided_bytes.saturating_add(self.bytes) >> 20 };
+            let memory_mib = MEMORY_MIB + packed_mib * MEMORY_MIB_PER_MIB;
             let share = self.packing.as_secs_f64() / counted.as_secs_f64();
             let is_affordable = |at: &usize| {
                 share * LEVELS[*at].cost / self.level().cost <= AIM
@@ -205,6 +208,21 @@ mod tests {
         assert!(most_mib[..24].iter().all(|mib| *mib <= 16), "{most_mib:?}");
         assert!(most_mib[..48].iter().all(|mib| *mib <= 64), "{most_mib:?}");
         assert_eq!(pace.level().number, 19);
+    }
+
+    /// P2 "<= 64 MiB resident": where the other end makes 15,000 files a second of what comes, the level takes no more memory for what it waits; it does over a network that is slow.
+    #[test]
+    fn a_fast_path_takes_little_memory() {
+        for (wait, most_mib) in [(17 * MS, 16), (200 * MS, 92)] {
+            let mut pace = Pace::new();
+            for _ in 0..400 {
+                note(&mut pace, 1 << 20, MS / 4, wait);
+            }
+            assert!(
+                pace.level().memory_mib <= most_mib && pace.level().memory_mib * 7 >= most_mib * 6,
+                "{wait:?}"
+            );
+        }
     }
 
     /// P1: where packing is what takes the time, data passes as it is, and is tried again much later.
