@@ -32,7 +32,7 @@ const SMB: u64 = 0x517b;
 const SMB2: u64 = 0xfe53_4d42;
 /// There is no disk below.
 pub(super) const TMPFS: u64 = 0x0102_1994;
-const XFS: u64 = 0x5846_5342;
+pub(super) const XFS: u64 = 0x5846_5342;
 pub(super) const ZFS: u64 = 0x2fc1_2fc1;
 
 /// Whose numbers of inodes stay what they are, which tell when a directory was made, and which have an id. Of others (networks', FUSE, FAT, overlayfs) one of these changes by
@@ -47,10 +47,8 @@ pub(super) const FOLDING: [u64; 10] = [FAT, EXFAT, NTFS, NTFS3, HFS, HFS_PLUS, S
 /// Which tell of failed writes only when a file is closed: those that send to a server, and those of other programs.
 pub(super) const LATE: [u64; 11] = [NFS, SMB, CIFS, SMB2, FUSE, AFS, KAFS, CEPH, CODA, P9, LUSTRE];
 /// Which keep what their directories have in a log, or have others keep it.
-pub(super) const LOGGING: [u64; 18] = [
-    XFS, BTRFS, TMPFS, ZFS, BCACHEFS, F2FS, NILFS, OVERLAY, NFS, CIFS, SMB2, FUSE, AFS, KAFS, CEPH, CODA, P9,
-    LUSTRE,
-];
+pub(super) const LOGGING: [u64; 16] =
+    [XFS, BTRFS, TMPFS, ZFS, BCACHEFS, F2FS, NILFS, NFS, CIFS, SMB2, AFS, KAFS, CEPH, CODA, P9, LUSTRE];
 /// On which a ctime does not tell that a file changed, or that others change unseen, and their names.
 pub(super) const UNTOLD: [(u64, &str); 7] =
     [(FUSE, "FUSE"), (CIFS, "SMB"), (SMB2, "SMB"), (SMB, "SMB"), (P9, "9P"), (FAT, "FAT"), (EXFAT, "exFAT")];

@@ -75,7 +75,9 @@ impl Stream {
             // There is no memory for that: this one goes on.
             self.pace.keep(self.level);
         }
+        let before = out.len();
         self.compress(data, out)?;
+        self.pace.packed((out.len() - before) as u64);
         let (now, waited) = (Instant::now(), std::mem::take(&mut self.waited));
         if !std::mem::take(&mut self.has_passed) {
             self.pace.note(data.len() as u64, now - begun, waited, now - self.last);

@@ -238,9 +238,9 @@ impl Basis {
         self.likeness == Likeness::Whole && self.usage != BasisUse::Copy
     }
 
-    /// True if a disk refused some of the file.
-    pub(super) fn was_refused(&self, settings: &Settings) -> bool {
-        settings.was_refused(&self.directory, &self.name)
+    /// True if the file may not be on its disk.
+    pub(super) fn is_unsure(&self, settings: &Settings) -> bool {
+        settings.is_unsure(&self.directory, &self.name)
     }
 
     /// Nothing is made of it here, because all of it is there.

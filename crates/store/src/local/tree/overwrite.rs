@@ -415,9 +415,11 @@ impl FileTarget {
         self.hold_names(&there)?;
         let is_durable = settings.is_durable();
         if is_durable {
-            // What a disk refused of it before differs then; and ext4 keeps for nothing what is written once more to a page that it could not bring to its disk.
-            let _ = rustix::fs::fsync(&there.file);
+            // What a disk refused of it before is told, once; then it differs, unless another program keeps it in memory. And ext4 keeps for nothing what is written once more to a page that it could
+            // not bring to its disk.
+            let asked = settings.make_durable(&there.file);
             let _ = rustix::fs::fadvise(&there.file, 0, None, Advice::DontNeed);
+            asked.map_err(|error| Error::file("find all of the older file on its disk", error.into()))?;
         }
         if settings.fails_late(directory.device, new.file().as_fd()) {
             // What it did not take reads as zeros, or not at all, and is no content for a file that is there. Before its time is set, with which it would be written unheard.

@@ -84,7 +84,9 @@ impl<'a> Doubts<'a> {
         if let Some(known) = self.asked.get(&b""[..]) {
             return *known;
         }
-        let refusal = above(self.base).find_map(|directory| self.settings.was_directory_refused(&directory));
+        let refusal = |directory: Directory| self.settings.ask_directory(&directory);
+        // Through a mount that is read-only others may be written to.
+        let refusal = above(self.base).filter_map(refusal).find(|error| is_refusal(*error));
         let above = Doubt { device: device_of(self.base), own: refusal, any: refusal };
         if refusal.is_some() {
             self.asked.insert(b"..".to_vec(), above);
@@ -92,16 +94,20 @@ impl<'a> Doubts<'a> {
         self.ask(&[], above)
     }
 
+    /// Why what lies below a directory may not be found on the disk.
+    fn below(&self, above: Doubt, device: Option<Device>, own: Option<Errno>) -> Option<Errno> {
+        // What is mounted there is on another disk.
+        own.or(above.any.filter(|_| device.is_none() || device == above.device))
+    }
+
     fn ask(&mut self, path: &[u8], above: Doubt) -> Doubt {
         if let Some(known) = self.asked.get(path) {
             return *known;
         }
         let directory = self.base.below(path).ok();
-        let own = directory.as_ref().and_then(|directory| self.settings.was_directory_refused(directory));
+        let own = directory.as_ref().and_then(|directory| self.settings.ask_directory(directory));
         let device = directory.as_ref().and_then(device_of);
-        // What is mounted there is on another disk.
-        let from_above = above.any.filter(|_| device.is_none() || device == above.device);
-        let doubt = Doubt { device, own, any: own.or(from_above) };
+        let doubt = Doubt { device, own, any: self.below(above, device, own) };
         self.asked.insert(path.to_vec(), doubt);
         doubt
     }
@@ -127,17 +133,22 @@ impl Settings {
         above(directory).try_for_each(|directory| self.require_on_disk(&directory))
     }
 
-    /// Why some of `directory` is not on the disk.
-    pub(super) fn was_directory_refused(&self, directory: &Directory) -> Option<Errno> {
+    /// Why some of `directory` is not on the disk, by what was written down or is told now.
+    fn was_directory_refused(&self, directory: &Directory) -> Option<Errno> {
+        if self.tells_of_directories(directory) && is_marked(directory) {
+            return Some(Errno::IO);
+        }
+        self.ask_directory(directory)
+    }
+
+    /// The same, by what is told now, which is written down.
+    fn ask_directory(&self, directory: &Directory) -> Option<Errno> {
         // There nothing is written any more, and nobody is told of what was not.
         if fstatvfs(directory).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY)) {
             return Some(Errno::ROFS);
         }
         if !self.tells_of_directories(directory) {
             return None;
-        }
-        if is_marked(directory) {
-            return Some(Errno::IO);
         }
         let refusal = rustix::fs::fsync(directory).err().filter(|error| is_refusal(*error));
         if refusal.is_some() {
@@ -166,9 +177,12 @@ impl Settings {
     }
 }
 
-/// Writes down that the disk refused some of `directory`; best effort.
+/// Writes down that the disk refused some of `directory`, at it or, where that is not allowed, at the next one above; best effort.
 pub(super) fn mark(directory: &Directory) {
-    let _ = rustix::fs::fsetxattr(directory, MARK, instance(directory).as_bytes(), XattrFlags::empty());
+    let write = |at: &Directory| {
+        rustix::fs::fsetxattr(at, MARK, instance(at).as_bytes(), XattrFlags::empty()).is_ok()
+    };
+    let _ = write(directory) || above(directory).any(|directory| write(&directory));
 }
 
 /// True if that was written down, and the file system was not mounted anew since; else it is forgotten.
@@ -182,16 +196,18 @@ fn is_marked(directory: &Directory) -> bool {
     counts
 }
 
-/// What no other time has in which the file system of `directory` is mounted: the boot, and a number that the kernel counts up. Ext4's folder in sysfs is made with each, and is the same from wherever
-/// the file system is seen; a mount may be one of several.
+/// The directory, and what no other time has in which its file system is mounted: the boot, and a number that the kernel counts up. Ext4's folder in sysfs is made with each, and is the same from
+/// wherever the file system is seen; where nobody sees it, it is the whole boot. Of other file systems it is the mount.
 fn instance(directory: &Directory) -> String {
     let boot = u128::from_be_bytes(boot::current());
-    let in_sysfs = device_of(directory).and_then(|device| std::fs::metadata(ext4_folder(device)?).ok());
-    let number = match in_sysfs {
-        Some(found) => found.ino(),
-        None => stat_fd_for(directory.as_fd(), StatxFlags::MNT_ID).map_or(0, |found| found.stx_mnt_id),
+    let facts = stat_fd_for(directory.as_fd(), StatxFlags::INO | StatxFlags::MNT_ID).ok();
+    let (inode, mount) = facts.map_or((0, 0), |found| (found.stx_ino, found.stx_mnt_id));
+    let folder = || std::fs::metadata(ext4_folder(device_of(directory)?)?).ok();
+    let number = match kind_of(directory) {
+        Ok(EXT) => folder().map_or(0, |found| found.ino()),
+        _ => mount,
     };
-    format!("{boot:032x}.{number}")
+    format!("{boot:032x}.{number}.{inode}")
 }
 
 /// Whether the ext2, ext3 or ext4 on this device has a journal; false where nothing tells.
@@ -244,50 +260,81 @@ mod tests {
     use super::super::settings::WriteOptions;
     use super::super::sync::SyncOptions;
     use super::*;
-    use crate::local::file_systems::KIND;
+    use crate::local::file_systems::{KIND, XFS};
 
     fn directory(path: &Path) -> Directory {
         std::os::fd::OwnedFd::from(std::fs::File::open(path).unwrap()).into()
     }
 
-    /// ADR 38: what was written down of a directory counts for all that lies below it, as long as the file system stays mounted, and where there is no journal.
+    /// ADR 38: what was written down of a directory counts for what moves below it, as long as the file system stays mounted, and where there is no journal; not for a copy of the directory.
     #[test]
-    fn doubt_is_inherited_and_ends_with_the_mount() {
+    fn what_was_written_down_ends_with_the_mount() {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::create_dir_all(dir.path().join("a/b/c")).unwrap();
-        std::fs::create_dir_all(dir.path().join("x")).unwrap();
-        let base = directory(dir.path());
-        mark(&directory(&dir.path().join("a")));
-        let mut value = [0; 128];
-        if getxattr(dir.path().join("a"), MARK, &mut value[..]).is_err() {
-            return dray_testkit::say_skip("the file system keeps no attributes");
-        }
+        let path = |below: &str| dir.path().join(below);
+        std::fs::create_dir_all(path("a/b")).unwrap();
+        std::fs::create_dir_all(path("x")).unwrap();
         // FAT: no journal, whatever it is.
         KIND.set(Some(0x4d44));
-        let settings = Settings::new(WriteOptions::default());
-        let names =
-            [("a/b/c/f", false), ("a/f", false), ("a/b", true), ("x/f", false), ("x", true), ("f", false)];
-        let noted = names.map(|(path, is_directory)| Unsynced::at(path, is_directory));
-        let mut doubts = Doubts::new(&settings, &base);
-        noted.iter().for_each(|it| doubts.ask_of(it));
-        let doubted = noted.each_ref().map(|it| doubts.of(it).is_some());
-        assert_eq!(doubted, [true, true, true, false, false, false]);
-        assert_eq!(doubts.refused().collect::<Vec<_>>(), [b"a"]);
+        mark(&directory(&path("a")));
+        let mut value = [0; 128];
+        let Ok(len) = getxattr(path("a"), MARK, &mut value[..]) else {
+            KIND.set(None);
+            return dray_testkit::say_skip("the file system keeps no attributes");
+        };
         let mut moving = Settings::new(WriteOptions::default());
         moving.changes.sync = Some(SyncOptions { removes_sources: true, ..SyncOptions::default() });
-        let below = directory(&dir.path().join("a/b"));
-        assert!(moving.require_on_disk(&below).is_ok());
-        assert!(moving.require_on_disk_from_above(&below).is_err());
-        assert!(settings.require_on_disk_from_above(&below).is_ok(), "no source is to go");
+        let is_let =
+            |settings: &Settings, below: &str| settings.require_on_disk(&directory(&path(below))).is_ok();
+        assert!(
+            !is_let(&moving, "a") && !is_let(&moving, "a") && is_let(&moving, "a/b") && is_let(&moving, "x")
+        );
+        assert!(moving.require_on_disk_from_above(&directory(&path("a/b"))).is_err());
+        assert!(is_let(&Settings::new(WriteOptions::default()), "a"), "no source is to go");
         // A journal says the same of all at once.
-        KIND.set(Some(0x5846_5342));
-        let journaled = Settings::new(WriteOptions::default());
-        assert_eq!(journaled.was_directory_refused(&directory(&dir.path().join("a"))), None);
-        // Another mount, or boot.
+        KIND.set(Some(XFS));
+        let mut journaled = Settings::new(WriteOptions::default());
+        journaled.changes.sync = Some(SyncOptions { removes_sources: true, ..SyncOptions::default() });
+        assert!(is_let(&journaled, "a"));
         KIND.set(Some(0x4d44));
-        setxattr(dir.path().join("a"), MARK, b"0.0", XattrFlags::empty()).unwrap();
-        assert_eq!(settings.was_directory_refused(&directory(&dir.path().join("a"))), None);
-        assert!(getxattr(dir.path().join("a"), MARK, &mut value[..]).is_err(), "it is forgotten");
+        // A copy of the directory, and another mount, or boot.
+        setxattr(path("x"), MARK, &value[..len], XattrFlags::empty()).unwrap();
+        assert!(is_let(&moving, "x"));
+        setxattr(path("a"), MARK, b"0.0.0", XattrFlags::empty()).unwrap();
+        assert!(is_let(&moving, "a"));
+        assert!(getxattr(path("a"), MARK, &mut value[..]).is_err(), "it is forgotten");
         KIND.set(None);
+    }
+
+    /// ADR 38: what lies below a directory of which the disk refused some is on no disk, whatever that says of the others; what is mounted there is.
+    #[test]
+    fn doubt_is_inherited() {
+        let dir = tempfile::tempdir().unwrap();
+        let base = directory(dir.path());
+        let settings = Settings::new(WriteOptions::default());
+        let mut doubts = Doubts::new(&settings, &base);
+        let (here, there) = (Some((1, 2)), Some((1, 3)));
+        let known = |device, own| Doubt { device, own, any: own };
+        doubts.asked.insert(b"".to_vec(), known(here, None));
+        doubts.asked.insert(b"a".to_vec(), known(here, Some(Errno::IO)));
+        for (path, above, device) in
+            [("a/b", "a", here), ("a/b/c", "a/b", here), ("a/m", "a", there), ("x", "", here)]
+        {
+            let above = doubts.asked[above.as_bytes()];
+            let doubt = Doubt { device, own: None, any: doubts.below(above, device, None) };
+            doubts.asked.insert(path.as_bytes().to_vec(), doubt);
+        }
+        let noted = [
+            ("a/b/c/f", false),
+            ("a/f", false),
+            ("a/b", true),
+            ("x/f", false),
+            ("x", true),
+            ("f", false),
+            ("a/m/f", false),
+        ];
+        let doubted =
+            noted.map(|(path, is_directory)| doubts.of(&Unsynced::at(path, is_directory)).is_some());
+        assert_eq!(doubted, [true, true, true, false, false, false, false]);
+        assert_eq!(doubts.refused().collect::<Vec<_>>(), [b"a"]);
     }
 }

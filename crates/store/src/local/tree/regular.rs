@@ -91,7 +91,7 @@ impl TreeWriter {
                     }
                     // Its source is to go.
                     Verdict::Compare
-                        if settings.removes_sources() && settings.was_refused(&parent.directory, name) =>
+                        if settings.removes_sources() && settings.is_unsure(&parent.directory, name) =>
                     {
                         is_refused = true;
                         Verdict::Want

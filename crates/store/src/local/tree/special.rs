@@ -21,6 +21,7 @@ use super::removing::mark_changed;
 use super::settings::Settings;
 use super::sync::How;
 use super::temporary::{self, make_under, replace};
+use super::unsynced::is_long_link;
 use super::write::{Placed, file_type, is_directory, is_same};
 
 /// Makes the link, fifo, socket or device `entry`, and says what it is then; `basis` is what another directory has of it, where nothing stands here.
@@ -52,7 +53,12 @@ pub(super) fn make(
         true => settings.make_stand_in(directory, name, &entry.kind, mode, &entry.metadata),
         false => make_one(directory, name, &entry.kind, mode),
     };
-    let is_same_there = found.as_ref().is_some_and(|found| is_same(settings, directory, name, entry, found));
+    // Where its source is to go what nobody can ask for is made anew.
+    let is_asked_for = |found: &Statx| {
+        !settings.removes_sources() || !is_long_link(found) || !settings.tells_of_directories(directory)
+    };
+    let is_there = |found: &Statx| is_same(settings, directory, name, entry, found) && is_asked_for(found);
+    let is_same_there = found.as_ref().is_some_and(is_there);
     let how = if is_same_there { How::Stays } else { How::Made };
     // Other names of it are not to change with it.
     let is_shared =

@@ -22,8 +22,8 @@ use super::refused::{Doubts, is_refusal, mark};
 use super::settings::Settings;
 use super::write::{TreeWriter, file_type};
 
-/// Files of less are asked for together.
-const ASKED_FROM: u64 = 64 << 10;
+/// Files up to a page are asked for together.
+const TOGETHER_MAX: u64 = 4 << 10;
 /// New names, and bytes of their paths, after which what came is made durable.
 const UNSYNCED_MAX: usize = 16_384;
 const UNSYNCED_BYTES_MAX: usize = 4 << 20;
@@ -127,14 +127,16 @@ impl TreeWriter {
         if synced.is_ok() && !is_refused {
             return None;
         }
+        // It may be anything: what lists the entries, or has their attributes. Before anybody is asked, who tells it once.
+        let is_doubted = synced.is_err() && self.settings.tells_of_directories(&self.landing.base);
+        if is_doubted {
+            mark(&self.landing.base);
+        }
         let mut refused = match &self.stage {
             Some(_) => Refused::default(),
             None => self.remove_refused(&unsynced),
         };
-        let is_found = is_refused || refused.why.is_some() || self.stage.is_some();
-        if !is_found && self.settings.tells_of_directories(&self.landing.base) {
-            // It may be what lists the entries, or finds them.
-            mark(&self.landing.base);
+        if is_doubted && refused.directories.is_empty() {
             refused.directories.push(Vec::new());
         }
         let why = refused.why.map_or(Ok(()), |error| Err(not_durable(error.into())));
@@ -217,7 +219,7 @@ impl TreeWriter {
 }
 
 /// True of a symbolic link that may have a block of its own for what it says, which nobody can ask for: ext2 and ext4 have room for 59 bytes beside its facts.
-fn is_long_link(found: &Statx) -> bool {
+pub(super) fn is_long_link(found: &Statx) -> bool {
     file_type(found) == FileType::Symlink && found.stx_size > 59
 }
 
@@ -290,13 +292,19 @@ impl Unsynced {
 }
 
 impl Settings {
+    /// True if the file `name`, which is there, is to come anew before its source may go. Where there is no journal, what lists its blocks, or has its attributes, may have been refused, and nobody
+    /// can ask for that.
+    pub(super) fn is_unsure(&self, directory: &Directory, name: &Name) -> bool {
+        self.tells_of_directories(directory) || self.was_refused(directory, name)
+    }
+
     /// True if what is read of the file `name` may not be what its disk has, which refused some of it. Else it is read from the disk from now on.
-    pub(super) fn was_refused(&self, directory: &Directory, name: &Name) -> bool {
+    fn was_refused(&self, directory: &Directory, name: &Name) -> bool {
         let Ok(file) = directory.open_to_read(name.as_bytes()) else { return false };
         let Ok(found) = stat_fd(file.as_fd()) else { return false };
         // What is small is not asked for by itself, which has the disk wait each time: all was written before, and what is not in memory any more is what the disk has.
-        let is_small =
-            found.stx_size < ASKED_FROM && self.is_written((found.stx_dev_major, found.stx_dev_minor), &file);
+        let is_small = found.stx_size <= TOGETHER_MAX
+            && self.is_written((found.stx_dev_major, found.stx_dev_minor), &file);
         if !is_small || !is_forgotten(&file) {
             if rustix::fs::fsync(&file).is_err_and(is_refusal) {
                 return true;
@@ -320,7 +328,7 @@ impl Settings {
     }
 }
 
-/// Forgets what is in memory of a file; false if some of its beginning is still there, as where it was written to since, or is in use.
+/// Forgets what is in memory of a file of a page; false if it is still there, as where it was written to since, or is in use.
 fn is_forgotten(file: &impl AsFd) -> bool {
     let _ = rustix::fs::fadvise(file, 0, None, Advice::DontNeed);
     let mut byte = [0];

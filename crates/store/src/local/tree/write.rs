@@ -646,7 +646,7 @@ impl TreeWriter {
     pub(super) fn basis(&self, name: &Name, entry: &Entry) -> Option<Basis> {
         let basis = self.bases.find(&self.settings, name, entry)?;
         // Where the source is to go, what another directory has is to be on its disk.
-        let is_believed = || !matches!(entry.kind, Kind::File { .. }) || !basis.was_refused(&self.settings);
+        let is_believed = || !matches!(entry.kind, Kind::File { .. }) || !basis.is_unsure(&self.settings);
         (!self.settings.removes_sources() || is_believed()).then_some(basis)
     }
 
