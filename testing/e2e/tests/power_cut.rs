@@ -64,10 +64,10 @@ fn a_get_goes_on_after_a_loss_of_power() {
         return;
     }
     let seed = seed();
-    let lab = Lab::of(2).rate_mbit(160).build().unwrap();
+    let lab = Lab::of(2).rate_mbit(80).build().unwrap();
     let (a, b) = lab.pair();
     let source = a.file("source");
-    // Nearly five seconds: two checkpoints. One of up to 64 MiB that arrives in two seconds has none.
+    // Ten seconds: a few checkpoints, of which a busy machine makes one. One of up to 64 MiB that arrives in two seconds has none.
     let size = 96 * MIB;
     data::write_random(&source, size, seed);
     actions::let_settle(&source);
@@ -83,7 +83,7 @@ fn a_get_goes_on_after_a_loss_of_power() {
         // Nobody else makes the data durable: only what the checkpoints did counts.
         let other = disk.disturb(false);
         let running = get().start();
-        // It takes three seconds until then, so a checkpoint is there; and as late as can be seen, as a busy machine has them later.
+        // It takes six seconds until then, so a checkpoint is there; and as late as can be seen, as a busy machine has them later.
         let there = copy.parent().unwrap();
         running.wait_until(false, || data::unfinished_bytes(there) >= size / 8 * 5);
         let mut late = disk.now();
@@ -112,7 +112,7 @@ fn a_get_goes_on_after_a_loss_of_power() {
         disk.power_off();
         cut(&mut disk, &mut cases, &format!("{file_system:?}"), begin..end, 2, go_on);
         share.end();
-        lab.limit_rate(160);
+        lab.limit_rate(80);
     }
     cases.finish(8 * file_systems().len());
 }

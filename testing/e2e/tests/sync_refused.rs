@@ -6,6 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use dray_e2e::live::tool;
+use dray_e2e::power::is_isolated;
 use dray_e2e::twins::{Way, case, sync, write};
 use dray_e2e::{Host, Lab, data, gate};
 use rustix::fs::{Advice, fadvise, statvfs, syncfs};
@@ -238,6 +239,10 @@ fn names_of_what_a_disk_refuses_replace_nothing() {
 /// removed again, and a later run that hears of it of an earlier one removes no source.
 #[test]
 fn what_lies_in_a_directory_that_a_disk_refused_comes_again() {
+    // In mounts of its own: a file system that is mounted elsewhere, too, is never unmounted.
+    if !is_isolated("what_lies_in_a_directory_that_a_disk_refused_comes_again") {
+        return;
+    }
     const FILES: usize = 400;
     let Some(lab) = Lab::of(1).build() else { return };
     let a = lab.host(0);
@@ -289,6 +294,10 @@ fn what_lies_in_a_directory_that_a_disk_refused_comes_again() {
 /// to a page that it could not bring to its disk.
 #[test]
 fn what_is_written_over_after_a_refusal_is_on_the_disk() {
+    // In mounts of its own: a file system that is mounted elsewhere, too, is never unmounted.
+    if !is_isolated("what_is_written_over_after_a_refusal_is_on_the_disk") {
+        return;
+    }
     let Some(lab) = Lab::of(1).build() else { return };
     let a = lab.host(0);
     let [old, new] = [(4_417, 1), (18_662, 2)].map(|(size, seed)| data::random_bytes(size, seed));
