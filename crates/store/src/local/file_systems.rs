@@ -1,5 +1,6 @@
 //! Kinds of file systems, by the numbers that statfs(2) has for them (`f_type`, in 32 bits), and what is known of each.
 
+use std::cell::RefCell;
 use std::os::fd::AsFd;
 
 use rustix::fs::{StatFs, fstatfs};
@@ -52,6 +53,29 @@ pub(super) const LOGGING: [u64; 16] =
 /// On which a ctime does not tell that a file changed, or that others change unseen, and their names.
 pub(super) const UNTOLD: [(u64, &str); 7] =
     [(FUSE, "FUSE"), (CIFS, "SMB"), (SMB2, "SMB"), (SMB, "SMB"), (P9, "9P"), (FAT, "FAT"), (EXFAT, "exFAT")];
+
+/// File systems of which something is remembered; beyond that many it is found out anew.
+const REMEMBERED_MAX: usize = 64;
+
+/// Whether something is so of a file system, by its device: found out once of each.
+#[derive(Debug, Default)]
+pub(super) struct ByDevice(RefCell<Vec<((u32, u32), bool)>>);
+
+impl ByDevice {
+    /// What is known of `device`, or what `find_out` says now.
+    pub(super) fn get(&self, device: (u32, u32), find_out: impl FnOnce() -> bool) -> bool {
+        let mut known = self.0.borrow_mut();
+        if let Some((_, is_so)) = known.iter().find(|(seen, _)| *seen == device) {
+            return *is_so;
+        }
+        if known.len() >= REMEMBERED_MAX {
+            known.clear();
+        }
+        let is_so = find_out();
+        known.push((device, is_so));
+        is_so
+    }
+}
 
 #[cfg(test)]
 thread_local! {

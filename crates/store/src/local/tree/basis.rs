@@ -18,7 +18,7 @@ use super::content::FileState;
 use super::directory::Directory;
 use super::fake::is_open_to_others;
 use super::opened::OpenDirectory;
-use super::overwrite::{FACTS, replacing};
+use super::overwrite::replacing;
 use super::place::{FileTarget, Identity, NewFile, OlderFile, There, identity_of, taken};
 use super::regular::hash_of;
 use super::settings::Settings;
@@ -288,12 +288,7 @@ impl Basis {
             make(name.as_bytes())
         };
         let Err(error) = made else {
-            if parent.settings().is_noted(replaces)
-                && let Ok(found) = parent.directory.stat_for(name.as_bytes(), FACTS)
-                && identity_of(&found) == self.identity()
-            {
-                parent.note_unsynced(name, &found);
-            }
+            parent.note_linked(name, replaces, self.identity());
             return Ok(true);
         };
         match Errno::from_io_error(&error) {

@@ -13,7 +13,6 @@ use rustix::io::Errno;
 use super::backup::Away;
 use super::directory::Directory;
 use super::opened::{OpenDirectory, Way};
-use super::overwrite::FACTS;
 use super::place::{FileTarget, Identity, identity_of, taken};
 use super::sync::{Done, How};
 use super::temporary::{self, Temporary, replace};
@@ -263,12 +262,8 @@ impl TreeWriter {
             to.back_up(name, Away::Replaced)?;
             replace(to, name, &mut make)
         };
-        if made.is_ok()
-            && to.settings().is_noted(replaces)
-            && let Ok(found) = to.directory.stat_for(name.as_bytes(), FACTS)
-            && is_it(&found)
-        {
-            to.note_unsynced(name, &found);
+        if made.is_ok() {
+            to.note_linked(name, replaces, linked.identity);
         }
         made.map(|()| true).map_err(|error| match error.raw_os_error() {
             Some(code) if code == Errno::STALE.raw_os_error() => {

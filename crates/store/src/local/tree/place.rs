@@ -809,16 +809,7 @@ impl Settings {
     /// Whether the file system tells of failed writes only when a file is closed, which safe code does not hear: those that
     /// send to a server, and those of other programs.
     pub(super) fn fails_late(&self, device: (u32, u32), fd: BorrowedFd<'_>) -> bool {
-        let mut known = self.late_devices.borrow_mut();
-        if let Some((_, is_late)) = known.iter().find(|(seen, _)| *seen == device) {
-            return *is_late;
-        }
-        let is_late = lies_on(fd, &LATE);
-        if known.len() >= 64 {
-            known.clear();
-        }
-        known.push((device, is_late));
-        is_late
+        self.late_devices.get(device, || lies_on(fd, &LATE))
     }
 }
 

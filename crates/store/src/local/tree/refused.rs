@@ -160,20 +160,11 @@ impl Settings {
     /// True if the file system tells who asks for a directory that the disk refused some of it, and nobody else.
     pub(super) fn tells_of_directories(&self, directory: &Directory) -> bool {
         let Some(device) = device_of(directory) else { return false };
-        let mut known = self.telling_devices.borrow_mut();
-        if let Some((_, tells)) = known.iter().find(|(seen, _)| *seen == device) {
-            return *tells;
-        }
-        let tells = match kind_of(directory) {
+        self.telling_devices.get(device, || match kind_of(directory) {
             Ok(EXT) => !has_journal(device),
             Ok(kind) => !LOGGING.contains(&kind),
             Err(_) => false,
-        };
-        if known.len() >= 64 {
-            known.clear();
-        }
-        known.push((device, tells));
-        tells
+        })
     }
 }
 

@@ -14,6 +14,7 @@ use rustix::fs::{FileType, Statx};
 use rustix::io::Errno;
 
 use super::super::delivery::umask;
+use super::super::file_systems::ByDevice;
 use super::attributes::{AttributeSort, Scope, Told};
 use super::backup::Backups;
 use super::basis::{BasisOptions, BasisUse};
@@ -147,11 +148,11 @@ pub(super) struct Settings {
     /// Files that have a name, of which a disk said that it refused them, and why.
     pub(super) refused: RefCell<Vec<(Identity, Errno)>>,
     /// Whether file systems tell of failed writes late.
-    pub(super) late_devices: RefCell<Vec<((u32, u32), bool)>>,
-    /// Those of which all was written since the run began.
-    pub(super) written_devices: RefCell<Vec<(u32, u32)>>,
+    pub(super) late_devices: ByDevice,
+    /// Whether all of them was written since the run began.
+    pub(super) written_devices: ByDevice,
     /// Whether they tell of directories that a disk refused.
-    pub(super) telling_devices: RefCell<Vec<((u32, u32), bool)>>,
+    pub(super) telling_devices: ByDevice,
     /// Files without a name get one by their path in `/proc` alone.
     pub(super) links_by_path: Cell<bool>,
     /// What was done, or would be, for who wants to hear of each entry.
@@ -215,9 +216,9 @@ impl Settings {
             unsynced_bytes: Cell::default(),
             is_refused: Cell::new(false),
             refused: RefCell::default(),
-            late_devices: RefCell::default(),
-            telling_devices: RefCell::default(),
-            written_devices: RefCell::default(),
+            late_devices: ByDevice::default(),
+            telling_devices: ByDevice::default(),
+            written_devices: ByDevice::default(),
             links_by_path: Cell::new(false),
             done: RefCell::default(),
             ways: RefCell::default(),

@@ -106,12 +106,8 @@ pub(super) fn make(
     if !is_same(settings, directory, &name_now, entry, &there) {
         return Err(Error::new(ErrorKind::Changed, "it was replaced meanwhile"));
     }
-    if is_changed
-        && !waits
-        && settings.is_noted(found.is_some())
-        && let Ok(facts) = stat_fd_for(fd.as_fd(), FACTS)
-    {
-        parent.note_unsynced(name, &facts);
+    if is_changed && !waits {
+        parent.note_new(name, found.is_some(), || stat_fd_for(fd.as_fd(), FACTS));
     }
     let mode = match &entry.kind {
         Kind::Symlink { .. } => None,

@@ -90,6 +90,23 @@ impl FileTarget {
 }
 
 impl OpenDirectory {
+    /// What `look` finds, which asks for [`FACTS`], got this name; it is noted where names of what comes are.
+    pub(super) fn note_new(&self, name: &Name, replaces: bool, look: impl FnOnce() -> io::Result<Statx>) {
+        if self.settings().is_noted(replaces)
+            && let Ok(found) = look()
+        {
+            self.note_unsynced(name, &found);
+        }
+    }
+
+    /// The same of a file, a hard link to the one of this identity, unless another took its name since.
+    pub(super) fn note_linked(&self, name: &Name, replaces: bool, identity: Identity) {
+        self.note_new(name, replaces, || {
+            let found = self.directory.stat_for(name.as_bytes(), FACTS)?;
+            if identity_of(&found) == identity { Ok(found) } else { Err(Errno::STALE.into()) }
+        });
+    }
+
     /// What `found`, asked for with [`FACTS`], tells of got this name, where what comes is to be on its disk.
     pub(super) fn note_unsynced(&self, name: &Name, found: &Statx) {
         let is_directory = file_type(found) == FileType::Directory;
@@ -317,14 +334,7 @@ impl Settings {
 
     /// Everything of the file system was written once since the run began.
     fn is_written(&self, device: (u32, u32), file: &impl AsFd) -> bool {
-        let mut written = self.written_devices.borrow_mut();
-        if !written.contains(&device) {
-            if rustix::fs::syncfs(file).is_err() || written.len() >= 64 {
-                return false;
-            }
-            written.push(device);
-        }
-        true
+        self.written_devices.get(device, || rustix::fs::syncfs(file).is_ok())
     }
 }
 

@@ -764,11 +764,7 @@ impl TreeWriter {
                 rustix::fs::mkdirat(&parent.directory, name.as_bytes(), Mode::from_raw_mode(mode))
                     .map_err(|error| taken(parent, name, error.into(), what))?;
                 let made = parent.directory.child(name.as_bytes()).map_err(opened)?;
-                if self.settings.is_noted(false)
-                    && let Ok(found) = stat_fd_for(made.as_fd(), FACTS)
-                {
-                    parent.note_unsynced(name, &found);
-                }
+                parent.note_new(name, false, || stat_fd_for(made.as_fd(), FACTS));
                 (made, true)
             }
         };
