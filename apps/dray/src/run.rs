@@ -248,6 +248,7 @@ fn run(command: Command, output: &Arc<Output>, stop: &Stop, reload: &Stop) -> Re
             let destination = Location::parse(destination)?;
             require_fetched(search.as_deref(), &sources, &destination)?;
             let ssh = SshOptions {
+                program: None,
                 port,
                 identities: identity,
                 jump,

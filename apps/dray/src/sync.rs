@@ -195,6 +195,7 @@ fn ssh_options(said: Option<&OsStr>, variable: Option<&OsStr>) -> Result<SshOpti
     if std::path::Path::new(&program).file_name() != Some(OsStr::new("ssh")) {
         return Err(refused(format!("{program:?} is not ssh")));
     }
+    options.program = Some(program).filter(|program| program != "ssh");
     while let Some(word) = words.next() {
         let bytes = word.as_bytes();
         match bytes {
@@ -623,6 +624,9 @@ mod tests {
         assert_eq!(read.port, Some(2222));
         assert_eq!(read.identities, ["a key"]);
         assert_eq!(read.options, ["A=b c", "User=me"]);
+        assert_eq!(read.program, None);
+        let elsewhere = ssh_options(Some(OsStr::new("'/opt/my ssh/ssh' -C")), None).unwrap();
+        assert_eq!(elsewhere.program.as_deref(), Some(OsStr::new("/opt/my ssh/ssh")));
         for bad in ["rsh", "ssh -p", "ssh -p x", "ssh 'a", "ssh -N"] {
             let error = ssh_options(Some(OsStr::new(bad)), None).unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Usage, "{bad}");

@@ -100,6 +100,20 @@ fn the_users_ssh_configuration_is_obeyed() {
     }
     let six = cp(a, &with(&["-6"])).arg(&source).arg("far:x").run();
     six.expect(5);
+    // A path in `-e`, and in what rsync reads without it, is the ssh that is run.
+    let (ssh, ran) = (a.directory("own ssh").join("ssh"), a.file("ran"));
+    write_script(&ssh, &format!("#!/bin/sh\necho ran >> {}\nexec ssh \"$@\"\n", ran.display()));
+    let command = |path: &Path| format!("'{}' -F {}", path.display(), config.display());
+    let places = ["by-option", "by-variable", "missing"].map(|name| b.directory(name).join("copy"));
+    let sync = |there: &Path| a.dray().arg("sync").arg(&text).arg(format!("far:{}", there.display()));
+    sync(&places[0]).args(["-e", &command(&ssh)]).run().expect(0);
+    assert!(fs::read_to_string(&ran).unwrap().ends_with("ran\n"));
+    fs::remove_file(&ran).unwrap();
+    sync(&places[1]).env("RSYNC_RSH", command(&ssh)).run().expect(0);
+    assert!(fs::read_to_string(&ran).unwrap().ends_with("ran\n"));
+    places[..2].iter().for_each(|there| assert_delivered(&text, there, None));
+    let missing = sync(&places[2]).args(["-e", &command(&a.file("no/ssh"))]).run().expect(5);
+    assert!(missing.stderr_text().contains("no/ssh: "), "{missing}");
 }
 
 /// Issue 4 "remote `~` and globs": what a path means there, in both directions, whatever bytes it has; several matches are

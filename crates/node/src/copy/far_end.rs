@@ -87,9 +87,15 @@ impl FarEnd {
             }
         };
         let host = host.map_or_else(|| "this host".to_owned(), |host| host.to_string_lossy().into_owned());
+        let program = command.get_program().to_owned();
         let failed = |error| {
-            Error::new(ErrorKind::Unreachable, format!("cannot start ssh: {error}"))
-                .advise("install an ssh client (Debian: openssh-client)")
+            let what = format!("cannot start {}: {error}", program.to_string_lossy());
+            let error = Error::new(ErrorKind::Unreachable, what);
+            if program == "ssh" {
+                error.advise("install an ssh client (Debian: openssh-client)")
+            } else {
+                error
+            }
         };
         let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().map_err(failed)?;
         let words = child.stderr.take().map(|pipe| SshWords::pass_on(pipe.into())).transpose()?;

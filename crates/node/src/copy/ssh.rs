@@ -14,6 +14,8 @@ const CIPHERS_PATIENCE: Duration = Duration::from_secs(1);
 /// What ssh is told besides the host; the same letters as scp's.
 #[derive(Clone, Debug, Default)]
 pub struct SshOptions {
+    /// The ssh to run instead of the one in `PATH`.
+    pub program: Option<OsString>,
     /// `-P PORT`.
     pub port: Option<u16>,
     /// `-i FILE`, any number.
@@ -58,19 +60,23 @@ const FIND_AND_RUN: &str = concat!(
 impl SshOptions {
     /// How somebody at a shell calls ssh to `host` with the same options.
     pub(super) fn command_line(&self, host: &str) -> String {
-        let mut command = Command::new("ssh");
+        let mut command = self.program();
         add_options(&mut command, self);
-        let mut line = "ssh".to_owned();
-        for word in command.get_args().chain([OsStr::new(host)]) {
+        let shown = |word: &OsStr| {
             let text = word.to_string_lossy();
-            line.push(' ');
             let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"/._-+=:@,%[]".contains(&byte);
             match !text.is_empty() && text.bytes().all(is_plain) {
-                true => line.push_str(&text),
-                false => line.push_str(&quote(word).to_string_lossy()),
+                true => text.into_owned(),
+                false => quote(word).to_string_lossy().into_owned(),
             }
-        }
-        line
+        };
+        let words = [command.get_program()].into_iter().chain(command.get_args()).chain([OsStr::new(host)]);
+        words.map(shown).collect::<Vec<_>>().join(" ")
+    }
+
+    /// To be given its arguments.
+    fn program(&self) -> Command {
+        Command::new(self.program.as_deref().unwrap_or(OsStr::new("ssh")))
     }
 
     /// The program that was named to run there; `None` if it is to be found.
@@ -122,7 +128,7 @@ pub(super) fn shell_script(script: &str) -> OsString {
 
 /// ssh to `host`, to run `far_command` there; and whether it may carry other connections of its user, too.
 pub(super) fn ssh(host: &OsStr, options: &SshOptions, far_command: &OsStr, stop: &Stop) -> (Command, bool) {
-    let mut command = Command::new("ssh");
+    let mut command = options.program();
     // No forwarding, no terminal, no escape characters: the channel carries bytes.
     command.args(["-x", "-a", "-T", "-oClearAllForwardings=yes", "-oEscapeChar=none"]);
     if options.compress {
@@ -168,12 +174,12 @@ fn configurations(host: &OsStr, options: &SshOptions, stop: &Stop) -> (Option<Ve
     let ask = |command: &mut Command| {
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().ok()
     };
-    let mut chosen = Command::new("ssh");
+    let mut chosen = options.program();
     chosen.arg("-G");
     add_options(&mut chosen, options);
     let chosen = ask(chosen.arg("--").arg(host));
     let default =
-        if has_aes() { ask(Command::new("ssh").args(["-G", "-F", "none", "--"]).arg(host)) } else { None };
+        if has_aes() { ask(options.program().args(["-G", "-F", "none", "--"]).arg(host)) } else { None };
     // Both are waited for, whatever they say, but not for long: a configuration may run programs and ask name servers.
     let deadline = Instant::now() + CIPHERS_PATIENCE;
     let [chosen, default] =

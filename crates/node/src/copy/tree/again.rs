@@ -88,7 +88,7 @@ pub(super) fn source_there(
     let Some(path) = path else { return Vec::new() };
     hashes(node, |parts| {
         parts.add(b"there");
-        let words = [Some(host), ssh.jump.as_deref(), ssh.config.as_deref()];
+        let words = [Some(host), ssh.jump.as_deref(), ssh.config.as_deref(), ssh.program.as_deref()];
         words.into_iter().for_each(|word| parts.add(word.unwrap_or_default().as_bytes()));
         parts.add(&ssh.port.unwrap_or_default().to_be_bytes());
         parts.add_all(ssh.options.iter());

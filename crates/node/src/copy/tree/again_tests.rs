@@ -248,6 +248,7 @@ fn a_source_is_known_by_all_that_leads_to_it() {
         with(SshOptions { jump: Some("web2".into()), ..SshOptions::default() }),
         with(key("shop1")),
         with(key("shop2")),
+        with(SshOptions { program: Some("web2".into()), ..SshOptions::default() }),
         with(SshOptions { options: vec!["shop1".into()], ..SshOptions::default() }),
         with(family(AddressFamily::Inet)),
         with(family(AddressFamily::Inet6)),
