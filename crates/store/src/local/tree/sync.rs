@@ -176,16 +176,17 @@ impl Settings {
     /// True if the entry is passed by, with all that is below it; `found` is what stands in its place.
     pub(super) fn passes(&self, entry: &Entry, found: Option<&Statx>) -> bool {
         let Some(sync) = self.sync() else { return false };
+        let hint = if self.is_from_stranger() { "a ticket brings none" } else { "-D keeps them" };
         let without = match entry.kind {
-            Kind::Symlink { .. } if !sync.links => Some("symbolic links (-l keeps them)"),
+            Kind::Symlink { .. } if !sync.links => Some(("symbolic links", "-l keeps them")),
             Kind::CharacterDevice { .. } | Kind::BlockDevice { .. } if !sync.devices => {
-                Some("devices (-D keeps them)")
+                Some(("devices", hint))
             }
-            Kind::Fifo | Kind::Socket if !sync.specials => Some("fifos and sockets (-D keeps them)"),
+            Kind::Fifo | Kind::Socket if !sync.specials => Some(("fifos and sockets", hint)),
             _ => None,
         };
-        if let Some(what) = without {
-            *self.told.borrow_mut().left_out.entry(what.to_owned()).or_default() += 1;
+        if let Some((what, hint)) = without {
+            *self.told.borrow_mut().left_out.entry(format!("{what} ({hint})")).or_default() += 1;
             return true;
         }
         if let Kind::File { size_bytes, .. } = entry.kind

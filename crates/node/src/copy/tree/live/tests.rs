@@ -229,7 +229,11 @@ fn what_comes_from_a_stranger_is_harmless() {
         ..TreeOptions::default()
     };
     let receiver = node(&bed.path("receiver"));
-    receiver.sync_directory(&bed.wish("changed"), &options, &|_| {}, &Stop::new()).unwrap();
+    let told = Mutex::new(Vec::new());
+    let observer = |event| lock(&told).push(format!("{event:?}"));
+    receiver.sync_directory(&bed.wish("changed"), &options, &observer, &Stop::new()).unwrap();
+    let told = lock(&told);
+    assert!(told.iter().any(|event| event.contains("fifos and sockets (a ticket brings none)")), "{told:?}");
     for (name, bits) in [("program", 0o644), ("open", 0o755), (".", 0o755)] {
         let mode = bed.path("changed").join(name).metadata().unwrap().mode() & 0o7777;
         assert_eq!(mode, bits, "{name}: {mode:o}");
