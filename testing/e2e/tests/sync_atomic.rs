@@ -11,6 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use dray_e2e::actions::{NOBODY, assert_same_tree, kill_one_end};
 use dray_e2e::daemon::await_that;
 use dray_e2e::data::{self, MIB};
+use dray_e2e::live::tool;
 use dray_e2e::twins::{LONG, Way, case, set_times, sync, up, write};
 use dray_e2e::{Host, Lab, Outcome};
 use rustix::fs::{CWD, Dir, Mode, OFlags, openat};
@@ -227,34 +228,37 @@ fn a_killed_end_leaves_one_tree() {
     }
 }
 
-/// S89: a full disk leaves the old tree (exit 7); once there is room the same command goes on.
+/// S89: a full disk leaves the old tree (exit 7), and that is told, here and over ssh both ways; once there is room the same command goes on.
 #[test]
 fn a_full_disk_leaves_the_old_tree() {
-    let Some(lab) = Lab::of(1).build() else { return };
-    let a = lab.host(0);
-    let (old, new, mount) = (a.directory("old"), a.directory("new"), a.directory("mount"));
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    let (old, new) = (a.directory("old"), a.directory("new"));
     write(&old.join("f"), b"old", 0);
     data::write_random(&old.join("kept"), MIB, 1);
     a.program("cp").arg("-a").arg(old.join("kept")).arg(&new).run().expect(0);
     data::write_random(&new.join("large"), 6 * MIB, 3);
     set_times(&old, 0);
-    let tool = |name: &str, args: &[&str]| {
-        let status = std::process::Command::new(name).args(args).arg(&mount).status();
-        assert!(status.unwrap().success(), "{name}");
+    let mount = |options: &str, at: &Path| {
+        tool(&["mount", "-t", "tmpfs", "-o", options, "tmpfs", at.to_str().unwrap()])
     };
-    tool("mount", &["-t", "tmpfs", "-o", "size=6m,mode=755", "tmpfs"]);
-    let copy = mount.join("copy");
-    a.program("cp").arg("-a").arg(&old).arg(&copy).run().expect(0);
-    let run = || a.dray().args(["sync", "-a", "--delete", "--atomic"]).arg(new.join("")).arg(&copy).run();
-    let (full, is_old) = (run(), is_same(a, &old, &copy));
-    tool("mount", &["-o", "remount,size=60m"]);
-    let (again, is_new, names) = (run(), is_same(a, &new, &copy), data::names(&mount));
-    tool("umount", &[]);
-    let full = full.expect(7);
-    assert!(full.stderr_text().contains("nothing was switched"), "{full}");
-    again.expect(0);
-    assert!(is_old && is_new);
-    assert_eq!(names, ["copy"]);
+    let places = ["here", "up", "down"].map(|name| a.directory(name));
+    // A login sees what was mounted before its server was there.
+    places.iter().for_each(|place| drop(mount("size=6m,mode=755", place)));
+    b.sshd();
+    for (place, way) in places.iter().zip([Way::Here, Way::Up(b), Way::Down(b)]) {
+        let copy = place.join("copy");
+        a.program("cp").arg("-a").arg(&old).arg(&copy).run().expect(0);
+        let run = || sync(a, &case(&["-a"]), &["--delete", "--atomic"], &way, &new, &copy);
+        let full = run().expect(7);
+        assert!(full.stderr_text().contains("nothing was switched"), "{full}");
+        assert!(is_same(a, &old, &copy), "{full}");
+        mount("remount,size=60m", place);
+        run().expect(0);
+        assert!(is_same(a, &new, &copy));
+        assert_eq!(data::names(place), ["copy"]);
+        tool(&["umount", place.to_str().unwrap()]);
+    }
 }
 
 /// S89: what cannot be read or written, here or over ssh, leaves the old tree, and is told with where the new one waits (exit 8); so does a source that is not there

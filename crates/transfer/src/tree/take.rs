@@ -86,6 +86,14 @@ pub trait TreeSink {
     fn done_bytes(&self) -> u64;
     /// What has not come, in words; `None` if it is nothing.
     fn missing(&self) -> Option<String>;
+    /// Says with `error`, by which it ended, what becomes of what it made.
+    fn ended(&mut self, error: Error) -> Error {
+        error
+    }
+    /// The same in words, where nothing more came; `None` if there is nothing to say.
+    fn outcome(&self) -> Option<String> {
+        None
+    }
 }
 
 /// What the sink says, on its way to the channel's thread. The sink waits while there is much of it.
@@ -205,15 +213,16 @@ pub fn take<S: TreeSink>(
         // What broke at the sink explains more than that nothing came after it.
         match (sunk, moved) {
             (Ok(Ended::Done(done)), _) => Ok(done),
-            (Ok(Ended::Missing(missing)), Err(error))
+            (Ok(Ended::Missing { what, outcome }), Err(error))
                 if matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut) =>
             {
-                Err(error.context(format_args!("{missing} did not come")))
+                let error = error.context(format_args!("{what} did not come"));
+                Err(outcome.into_iter().fold(error, Error::context))
             }
             // It was told to stop because of that.
             (Err(stopped), Err(error)) if stopped.kind() == ErrorKind::Interrupted => Err(error),
-            (Err(error), _) | (Ok(Ended::Missing(_)), Err(error)) => Err(error),
-            (Ok(Ended::Missing(_)), Ok(())) => {
+            (Err(error), _) | (Ok(Ended::Missing { .. }), Err(error)) => Err(error),
+            (Ok(Ended::Missing { .. }), Ok(())) => {
                 Err(Error::new(ErrorKind::Internal, "the copy ended in the middle"))
             }
         }
@@ -236,8 +245,11 @@ pub fn take<S: TreeSink>(
 /// How a sink ends.
 enum Ended {
     Done(TreeDone),
-    /// Nothing comes any more.
-    Missing(String),
+    /// Nothing comes any more, and what becomes of what did.
+    Missing {
+        what: String,
+        outcome: Option<String>,
+    },
 }
 
 /// The sink's thread.
@@ -254,10 +266,16 @@ fn sink<S: TreeSink>(
         sink.unpack_with(channel);
     }
     sink.stop_with(said.is_closed.clone());
+    feed(&mut sink, &frames, said).map_err(|error| sink.ended(error))
+}
+
+/// Hands it what comes, until it ends.
+fn feed(sink: &mut impl TreeSink, frames: &mpsc::Receiver<Arrived>, said: &Said) -> Result<Ended> {
     let mut messages = Vec::new();
     loop {
         let Ok((heard, credit)) = frames.recv() else {
-            return Ok(Ended::Missing(sink.missing().unwrap_or_else(|| "the end".into())));
+            let what = sink.missing().unwrap_or_else(|| "the end".into());
+            return Ok(Ended::Missing { what, outcome: sink.outcome() });
         };
         if said.is_full.swap(false, Ordering::AcqRel) {
             said.wake.signal();

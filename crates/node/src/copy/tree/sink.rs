@@ -237,7 +237,7 @@ impl<'a> Writing<'a> {
     fn fail(&mut self, path: &[u8], error: Error) -> Result<()> {
         let path = if path.is_empty() { Path::new(".") } else { Path::new(OsStr::from_bytes(path)) };
         if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Interrupted) {
-            return Err(at(path, self.writer.last_error(error)));
+            return Err(at(path, error));
         }
         let mut failed = entry_failed(path, &error);
         self.is_complete = false;
@@ -722,6 +722,14 @@ impl TreeSink for Writing<'_> {
 
     fn done_bytes(&self) -> u64 {
         self.done.bytes
+    }
+
+    fn ended(&mut self, error: Error) -> Error {
+        self.writer.last_error(error)
+    }
+
+    fn outcome(&self) -> Option<String> {
+        self.writer.outcome()
     }
 
     fn missing(&self) -> Option<String> {

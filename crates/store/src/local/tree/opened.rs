@@ -10,6 +10,7 @@ use std::rc::Rc;
 use dray_core::tree::{Entry, Metadata, Name};
 use dray_core::{Error, ErrorKind, Result};
 use rustix::fs::{Mode, Statx, XattrFlags, fgetxattr, fremovexattr, fsetxattr};
+use rustix::io::Errno;
 
 use super::attributes::{self, MARK, default_acl_bits};
 use super::backup::Away;
@@ -543,10 +544,14 @@ impl Devices {
 
     /// Waits until everything on all of them is on disk.
     pub(super) fn sync(&self) -> Result<()> {
-        let mut synced = Ok(());
-        for (_, directory) in &self.seen {
-            synced = synced.and(rustix::fs::syncfs(directory));
-        }
-        synced.map_err(|error| not_durable(error.into()))
+        let failed = self.sync_each();
+        failed.first().map_or(Ok(()), |(_, error)| Err(not_durable((*error).into())))
+    }
+
+    /// The same; a directory of each that refused something, and why.
+    pub(super) fn sync_each(&self) -> Vec<(&Directory, Errno)> {
+        let sync = |(_, directory)| Some((directory, rustix::fs::syncfs(directory).err()?));
+        // Of the others too if one fails.
+        self.seen.iter().map(|(device, directory)| (device, directory)).filter_map(sync).collect()
     }
 }

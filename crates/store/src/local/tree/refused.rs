@@ -24,7 +24,8 @@ const MARK: &str = "user.dray.unfinished.refused";
 /// Directories above the destination that are asked.
 const ABOVE_MAX: usize = 64;
 
-type Device = (u32, u32);
+/// Its major and minor number.
+pub(super) type Device = (u32, u32);
 
 /// What was asked for on the way.
 #[derive(Clone, Copy)]
@@ -69,6 +70,22 @@ impl<'a> Doubts<'a> {
         // Of a file system that turned read-only nobody knows.
         let is_refused = |doubt: &Doubt| doubt.own.is_some_and(is_refusal);
         self.asked.iter().filter(move |(_, doubt)| is_refused(doubt)).map(|(path, _)| &path[..])
+    }
+
+    /// Writes down at all that were asked for that a disk refused something on one of these file systems: a directory whose own inode it was is not told of, and may be moved, or come upon by another
+    /// way, before the next run.
+    pub(super) fn mark_all(&self, failing: &[Device]) {
+        let asked = self
+            .asked
+            .iter()
+            .filter(|(_, doubt)| doubt.device.is_some_and(|device| failing.contains(&device)));
+        for (path, _) in asked.filter(|(path, _)| path[..] != b".."[..]) {
+            if let Ok(directory) = self.base.below(path)
+                && self.settings.tells_of_directories(&directory)
+            {
+                mark(&directory);
+            }
+        }
     }
 
     /// Asks once more for those, and hears of nothing.
@@ -169,22 +186,39 @@ impl Settings {
 }
 
 /// Writes down that the disk refused some of `directory`, at it or, where that is not allowed, at the next one above; best effort.
-pub(super) fn mark(directory: &Directory) {
-    let write = |at: &Directory| {
-        rustix::fs::fsetxattr(at, MARK, instance(at).as_bytes(), XattrFlags::empty()).is_ok()
-    };
-    let _ = write(directory) || above(directory).any(|directory| write(&directory));
+fn mark(directory: &Directory) {
+    let _ = write_down(directory) || above(directory).any(|directory| write_down(&directory));
+}
+
+/// The same, and at the top of its file system, where that is allowed: what another run brought to it may be what was refused, and nobody tells that run.
+pub(super) fn mark_with_top(directory: &Directory) {
+    mark(directory);
+    if let Some(top) = above(directory).last() {
+        write_down(&top);
+    }
+}
+
+fn write_down(directory: &Directory) -> bool {
+    rustix::fs::fsetxattr(directory, MARK, instance(directory).as_bytes(), XattrFlags::empty()).is_ok()
 }
 
 /// True if that was written down, and the file system was not mounted anew since; else it is forgotten.
 fn is_marked(directory: &Directory) -> bool {
     let mut value = [0; 128];
     let Ok(len) = rustix::fs::fgetxattr(directory, MARK, &mut value[..]) else { return false };
-    let counts = value.get(..len) == Some(instance(directory).as_bytes());
+    let counts = counts(value.get(..len).unwrap_or_default(), instance(directory).as_bytes());
     if !counts {
         let _ = rustix::fs::fremovexattr(directory, MARK);
     }
     counts
+}
+
+/// True if what was written down, of [`instance`], counts now. What could not be told, at one of the two times, was the same.
+fn counts(written: &[u8], now: &[u8]) -> bool {
+    let parts = |text: &[u8]| text.split(|byte| *byte == b'.').map(<[u8]>::to_vec).collect::<Vec<_>>();
+    let (written, now) = (parts(written), parts(now));
+    let is_same = |(written, now): (&Vec<u8>, &Vec<u8>)| written == now || written == b"0" || now == b"0";
+    written.len() == now.len() && written[0] == now[0] && written.iter().zip(&now).skip(1).all(is_same)
 }
 
 /// The directory, and what no other time has in which its file system is mounted: the boot, and a number that the kernel counts up. Ext4's folder in sysfs is made with each, and is the same from
@@ -235,7 +269,7 @@ fn above(directory: &Directory) -> impl Iterator<Item = Directory> {
     .take(ABOVE_MAX)
 }
 
-fn device_of(directory: &Directory) -> Option<Device> {
+pub(super) fn device_of(directory: &Directory) -> Option<Device> {
     directory.stat_self().ok().map(|found| (found.stx_dev_major, found.stx_dev_minor))
 }
 
@@ -246,6 +280,7 @@ pub(super) fn is_refusal(error: Errno) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use dray_core::tree::Name;
     use rustix::fs::{getxattr, setxattr};
 
     use super::super::settings::WriteOptions;
@@ -294,6 +329,41 @@ mod tests {
         assert!(is_let(&moving, "a"));
         assert!(getxattr(path("a"), MARK, &mut value[..]).is_err(), "it is forgotten");
         KIND.set(None);
+    }
+
+    /// ADR 38: without a journal no file that is there is believed where its source is to go.
+    #[test]
+    fn what_is_there_is_unsure_without_a_journal() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::write(dir.path().join("f"), b"f").unwrap();
+        let name = Name::new(b"f").unwrap();
+        // FAT and XFS.
+        for (kind, is_unsure) in [(0x4d44, true), (XFS, false)] {
+            KIND.set(Some(kind));
+            let settings = Settings::new(WriteOptions::default());
+            assert_eq!(settings.is_unsure(&directory(dir.path()), &name), is_unsure, "{kind:x}");
+        }
+        KIND.set(None);
+    }
+
+    /// ADR 38: what could not be told of the mount, when it was written down or now, is taken for the same: only what is known to be another one ends what was written.
+    #[test]
+    fn what_is_not_known_counts() {
+        for (written, now, is_counted) in [
+            ("b.7.2", "b.7.2", true),
+            ("b.7.2", "b.0.2", true),
+            ("b.0.2", "b.7.2", true),
+            ("b.7.2", "b.7.0", true),
+            ("b.7.2", "b.8.2", false),
+            ("b.7.2", "b.7.3", false),
+            ("c.7.2", "b.7.2", false),
+            ("c.0.2", "b.0.2", false),
+            ("", "b.7.2", false),
+            ("b", "b.7.2", false),
+            ("b.7.2.1", "b.7.2", false),
+        ] {
+            assert_eq!(counts(written.as_bytes(), now.as_bytes()), is_counted, "{written} {now}");
+        }
     }
 
     /// ADR 38: what lies below a directory of which the disk refused some is on no disk, whatever that says of the others; what is mounted there is.

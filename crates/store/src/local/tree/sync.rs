@@ -173,6 +173,11 @@ impl Settings {
         self.sync().is_some_and(|sync| sync.checksum || sync.removes_sources)
     }
 
+    /// True if a file that is there stays as it is whatever its time.
+    pub(super) fn believes_whatever_time(&self) -> bool {
+        self.sync().is_some_and(|sync| sync.size_only || sync.ignore_existing)
+    }
+
     /// True if the entry is passed by, with all that is below it; `found` is what stands in its place.
     pub(super) fn passes(&self, entry: &Entry, found: Option<&Statx>) -> bool {
         let Some(sync) = self.sync() else { return false };

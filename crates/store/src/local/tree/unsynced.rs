@@ -6,8 +6,10 @@
 //! a journal tells that who asks for the directory ([`super::refused`]).
 
 use std::collections::{HashMap, HashSet};
+use std::ffi::OsStr;
 use std::io::{self, IoSliceMut};
 use std::os::fd::AsFd;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use dray_core::Error;
 use dray_core::tree::Name;
@@ -17,9 +19,9 @@ use rustix::io::{Errno, ReadWriteFlags};
 use super::directory::{Directory, stat_fd, stat_fd_for};
 use super::opened::{OpenDirectory, not_durable};
 use super::overwrite::{FACTS, born};
-use super::place::{FileTarget, Identity, NewFile, There, identity_of};
-use super::refused::{Doubts, is_refusal, mark};
-use super::settings::Settings;
+use super::place::{FileTarget, Identity, NewFile, There, identity_of, times_of};
+use super::refused::{Device, Doubts, device_of, is_refusal, mark_with_top};
+use super::settings::{Settings, mtime_of};
 use super::write::{TreeWriter, file_type};
 
 /// Files up to a page are asked for together.
@@ -137,27 +139,39 @@ impl TreeWriter {
 
     /// The same; what went wrong, and what became of what is new.
     fn sync_all(&mut self) -> Option<(Error, Refused)> {
-        let synced = self.settings.devices.borrow().sync();
+        let devices = self.settings.devices.borrow();
+        let failed = devices.sync_each();
         let unsynced = self.settings.unsynced.take();
         self.settings.unsynced_bytes.set(0);
         let is_refused = self.settings.is_refused.take();
-        if synced.is_ok() && !is_refused {
+        if failed.is_empty() && !is_refused {
             return None;
         }
         // It may be anything: what lists the entries, or has their attributes. Before anybody is asked, who tells it once.
-        let is_doubted = synced.is_err() && self.settings.tells_of_directories(&self.landing.base);
-        if is_doubted {
-            mark(&self.landing.base);
-        }
+        let base = (device_of(&self.landing.base), &self.landing.base);
+        let place = |directory| if device_of(directory) == base.0 { base.1 } else { directory };
+        let tells = |directory: &&Directory| self.settings.tells_of_directories(directory);
+        let doubted: Vec<_> = failed.iter().map(|(directory, _)| place(*directory)).filter(tells).collect();
+        doubted.iter().for_each(|directory| mark_with_top(directory));
+        let failing: Vec<_> = failed.iter().filter_map(|(directory, _)| device_of(directory)).collect();
         let mut refused = match &self.stage {
             Some(_) => Refused::default(),
-            None => self.remove_refused(&unsynced),
+            None => self.remove_refused(&unsynced, &failing),
         };
-        if is_doubted && refused.directories.is_empty() {
-            refused.directories.push(Vec::new());
+        if refused.directories.is_empty() {
+            refused.directories.extend(doubted.into_iter().map(|directory| self.path_told(directory)));
         }
-        let why = refused.why.map_or(Ok(()), |error| Err(not_durable(error.into())));
-        synced.and(why).err().map(|error| (error, refused))
+        let why = failed.first().map(|(_, error)| *error).or(refused.why)?;
+        Some((not_durable(why.into()), refused))
+    }
+
+    /// A directory as it is told: empty for the base, else by its whole path.
+    fn path_told(&self, directory: &Directory) -> Vec<u8> {
+        if std::ptr::eq(directory, &self.landing.base) {
+            return Vec::new();
+        }
+        let path = std::fs::read_link(OsStr::from_bytes(&Directory::path_of(directory.as_fd())));
+        path.map_or_else(|_| b"..".to_vec(), |path| path.into_os_string().into_vec())
     }
 
     /// A run that ends early by `error` leaves nothing that a disk refused, and says so.
@@ -174,11 +188,12 @@ impl TreeWriter {
         if is_left { self.sync_all() } else { None }
     }
 
-    /// Removes those of `unsynced` that are not on the disk.
-    fn remove_refused(&self, unsynced: &[Unsynced]) -> Refused {
+    /// Removes those of `unsynced` that are not on the disk; of these file systems something was refused, whatever it was.
+    fn remove_refused(&self, unsynced: &[Unsynced], failing: &[Device]) -> Refused {
         // Before anything is changed in them: they are told of once.
         let mut doubts = Doubts::new(&self.settings, &self.landing.base);
         unsynced.iter().for_each(|it| doubts.ask_of(it));
+        doubts.mark_all(failing);
         // Of several names of one file the first that asks is told.
         let told = self.settings.refused.take();
         let mut asked: HashMap<_, _> = told.into_iter().map(|(file, error)| (file, Some(error))).collect();
@@ -205,8 +220,18 @@ impl TreeWriter {
             let is_directory = file_type(&found) == FileType::Directory;
             let mut error = doubts.of(it);
             if file_type(&found) == FileType::RegularFile {
-                let own = *asked.entry(it.identity).or_insert_with(|| it.refused(&directory, name));
+                let is_doubted = failing.contains(&(found.stx_dev_major, found.stx_dev_minor));
+                let ask = || it.refused(&directory, name, is_doubted);
+                let own = *asked.entry(it.identity).or_insert_with(ask);
                 error = error.or(own);
+                // A run that believes what is there whatever its time would never look at it.
+                if error.is_none() && is_doubted {
+                    if self.settings.believes_whatever_time() {
+                        error = Some(Errno::IO);
+                    } else {
+                        refused.doubted.push(it.path.clone());
+                    }
+                }
             }
             if is_long_link(&found) && self.settings.tells_of_directories(&directory) {
                 error = error.or(Some(Errno::IO));
@@ -218,12 +243,13 @@ impl TreeWriter {
             if is_removed { &mut refused.removed } else { &mut refused.left }.push(it.path.clone());
         }
         // What a disk refuses of that is told here, and not to the next run.
-        if !refused.removed.is_empty() {
+        if !refused.removed.is_empty() || !refused.doubted.is_empty() {
             let _ = self.settings.devices.borrow().sync();
             doubts.hear_out();
         }
         refused.removed.reverse();
         refused.left.reverse();
+        refused.doubted.reverse();
         let removed: HashSet<&[u8]> = refused.removed.iter().map(|path| &path[..]).collect();
         let stands = |path: &&[u8]| !removed.contains(path);
         refused.directories = doubts.refused().filter(stands).map(<[u8]>::to_vec).collect();
@@ -251,6 +277,8 @@ pub(super) struct Refused {
     why: Option<Errno>,
     removed: Vec<Vec<u8>>,
     left: Vec<Vec<u8>>,
+    /// Files of which the disk may have refused some: what left memory meanwhile took the word of that with it. Each has another time now than its source.
+    doubted: Vec<Vec<u8>>,
     /// Directories of which it refused some, and that stand.
     directories: Vec<Vec<u8>>,
 }
@@ -261,6 +289,7 @@ impl Refused {
         let all = [
             (&self.removed, "which is not on the disk and was removed again"),
             (&self.left, "which may not be on the disk, and stays there"),
+            (&self.doubted, "which may not be on the disk, and is compared by the next run"),
             (&self.directories, "a directory of which the disk refused some"),
         ];
         let told = all.into_iter().filter_map(|(paths, what)| Some((paths.first()?, paths.len() - 1, what)));
@@ -295,16 +324,14 @@ impl Unsynced {
         (identity_of(found), born(found)) == (self.identity, self.born)
     }
 
-    /// Why the file, under this name, is not on the disk.
-    fn refused(&self, directory: &Directory, name: &[u8]) -> Option<Errno> {
-        match directory.open_to_read(name) {
-            Ok(file) if stat_fd_for(file.as_fd(), FACTS).is_ok_and(|found| self.is(&found)) => {
-                rustix::fs::fsync(&file).err()
-            }
-            Ok(_) => None,
-            // Where nobody can ask, nobody knows.
-            Err(_) => Some(Errno::IO),
-        }
+    /// Why the file, under this name, is not on the disk. If it `is_doubted` and nothing is told of it, it gets another time, so that the next run compares it; or that is why.
+    fn refused(&self, directory: &Directory, name: &[u8], is_doubted: bool) -> Option<Errno> {
+        // Where nobody can ask, nobody knows.
+        let Ok(file) = directory.open_to_read(name) else { return Some(Errno::IO) };
+        let found = stat_fd_for(file.as_fd(), FACTS).ok().filter(|found| self.is(found))?;
+        let told = rustix::fs::fsync(&file).err();
+        let doubt = || rustix::fs::futimens(&file, &times_of(another_time(mtime_of(&found)))).err();
+        told.or_else(|| if is_doubted { doubt() } else { None })
     }
 }
 
@@ -336,6 +363,12 @@ impl Settings {
     fn is_written(&self, device: (u32, u32), file: &impl AsFd) -> bool {
         self.written_devices.get(device, || rustix::fs::syncfs(file).is_ok())
     }
+}
+
+/// A time of modification that no file with this one has: the epoch, as of what rsync did not bring to its end, or a year later.
+fn another_time((mtime_s, _): (i64, u32)) -> (i64, u32) {
+    const YEAR_S: i64 = 365 * 24 * 3600;
+    (if mtime_s.unsigned_abs() < YEAR_S.unsigned_abs() / 2 { YEAR_S } else { 0 }, 0)
 }
 
 /// Forgets what is in memory of a file of a page; false if it is still there, as where it was written to since, or is in use.

@@ -226,11 +226,13 @@ impl TreeWriter {
 
     /// Says what becomes of a tree beside the destination.
     pub(super) fn with_outcome(&self, error: Error) -> Error {
-        let outcome = self.stage.as_ref().map(Stage::outcome);
-        match outcome.filter(|outcome| !error.what().starts_with(outcome)) {
-            Some(outcome) => error.context(outcome),
-            None => error,
-        }
+        let outcome = self.outcome().filter(|outcome| !error.what().contains(&outcome[..]));
+        outcome.into_iter().fold(error, Error::context)
+    }
+
+    /// What becomes of a tree beside the destination, if there is one.
+    pub fn outcome(&self) -> Option<String> {
+        self.stage.as_ref().map(Stage::outcome)
     }
 
     /// What may lie in the destination under another name, from `from_bytes` on: nothing if no directory that entries went into so far
