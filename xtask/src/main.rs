@@ -20,7 +20,7 @@ const USAGE: &str = "usage: cargo xtask tidy [--root DIR] [--package DIR]
        cargo xtask sim [--seeds N] [--from SEED] [--nodes N] [--swarm] [--trace]
        cargo xtask agree
        cargo xtask bench [ROW…] [--list] [--help]
-       cargo xtask mutate [NAME…] [--random N [--seed N]] [--list]
+       cargo xtask mutate [NAME… | --random N [--seed N]] [--list]
        cargo xtask tests [-p PACKAGE]… [--exclude PACKAGE]… [--jobs N] [--through COMMAND] [NAME…]
 
   sim             simulate transfers in virtual time; exit code 1 if a promise was broken

@@ -19,7 +19,7 @@ use super::suite::programs::{self, Program};
 use super::{repository, say, target_folder};
 use list::{MUTATIONS, Mutation};
 
-pub(crate) const USAGE: &str = "usage: cargo xtask mutate [NAME…] [--random N [--seed N]] [--green] [--list]
+pub(crate) const USAGE: &str = "usage: cargo xtask mutate [NAME… | --random N [--seed N]] [--green] [--list]
 
   NAME…        only these mutations (default: all)
   --random N   N of them, chosen by chance
@@ -89,6 +89,9 @@ fn choose(arguments: &[String]) -> Result<Option<Vec<Mutation>>, String> {
     let Some(count) = random else {
         return Ok(Some(if chosen.is_empty() { MUTATIONS.to_vec() } else { chosen }));
     };
+    if !chosen.is_empty() {
+        return Err(format!("--random chooses by itself: leave the names out\n{USAGE}"));
+    }
     let now = || SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).map_or(0, |since| since.as_secs());
     let seed = seed.unwrap_or_else(now);
     say(&format!("mutate: --random {count} --seed {seed}\n"))?;

@@ -554,6 +554,7 @@ mod tests {
             last.expect_err("must be refused").to_string()
         };
         assert!(bad(&[head(FrameKind::Data, 10, 6)]).contains("before request 5"));
+        assert!(bad(&[head(FrameKind::Data, 10, 4)]).contains("before request 5"));
         assert!(bad(&[head(FrameKind::End, 0, 5)]).contains("early"));
         assert!(
             bad(&[head(FrameKind::Parents, 64, 5), head(FrameKind::Parents, 64, 5)]).contains("out of place")
