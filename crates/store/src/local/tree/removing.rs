@@ -236,9 +236,12 @@ pub(super) fn settled(directory: &Directory, name: &[u8]) -> io::Result<(Statx, 
 /// `Unsupported` if the ctime does not move.
 pub(super) fn mark_changed(directory: &Directory, name: &[u8]) -> Result<()> {
     let failed = |error: io::Error| {
-        Error::file("mark what is in place, so that its source may go", error).or_advise(
-            "what belongs to another user here stays at its source: leave out --remove-source-files",
-        )
+        let is_read_only = error.kind() == io::ErrorKind::ReadOnlyFilesystem;
+        Error::file("mark what is in place, so that its source may go", error).or_advise(if is_read_only {
+            "nothing is written there any more: look after the file system, or leave out --remove-source-files"
+        } else {
+            "what belongs to another user here stays at its source: leave out --remove-source-files"
+        })
     };
     let mut waits = 0;
     loop {
