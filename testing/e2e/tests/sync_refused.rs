@@ -419,38 +419,82 @@ fn what_left_memory_before_it_was_asked_for_is_compared() {
     if !is_isolated("what_left_memory_before_it_was_asked_for_is_compared") {
         return;
     }
-    const FILES: usize = 3_000;
+    const FILES: usize = 2_000;
     let Some(lab) = Lab::of(1).build() else { return };
     let a = lab.host(0);
     let make = ["mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096"];
-    let thin = Thin::new(a, "disk", &make, 320 << 20);
-    let (source, copy) = (a.directory("source"), thin.place.join("copy"));
-    (0..FILES).for_each(|at| data::write_random(&source.join(at.to_string()), 8 << 10, at as u64));
-    fs::create_dir(&copy).unwrap();
-    // Inodes and names have their room: what is refused is data.
-    let room: Vec<PathBuf> =
-        (0..FILES * 3 / 2).map(|at| copy.join(format!("room for a name {at}"))).collect();
-    room.iter().for_each(|path| fs::write(path, b"").unwrap());
-    thin.sync();
-    room.iter().for_each(|path| fs::remove_file(path).unwrap());
-    thin.take_room_but(4 << 20);
-    let program = a.dray().args(["sync", "-a", "--fsync", "--bwlimit=8M"]);
-    let running = program.arg(source.join("")).arg(&copy).start();
-    running.wait_until(false, || data::names(&copy).len() > FILES / 2);
-    running.signal(Signal::STOP);
-    for _ in 0..2 {
-        let _ = syncfs(fs::File::open(&thin.place).unwrap());
-        fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+    // Whatever time the source has, and whether it is kept.
+    let cases: [(&[&str], bool); 3] = [(&["-a"], false), (&["-r"], true), (&["-a", "-u"], true)];
+    for (number, (options, is_epoch)) in cases.into_iter().enumerate() {
+        let thin = Thin::new(a, &format!("disk{number}"), &make, 320 << 20);
+        let (source, copy) = (a.directory(&format!("source{number}")), thin.place.join("copy"));
+        (0..FILES).for_each(|at| {
+            let path = source.join(at.to_string());
+            write(&path, &data::random_bytes(8 << 10, at as u64), 0);
+            if is_epoch {
+                fs::File::open(&path).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+            }
+        });
+        fs::create_dir(&copy).unwrap();
+        // Inodes and names have their room: what is refused is data.
+        let room: Vec<PathBuf> =
+            (0..FILES * 3 / 2).map(|at| copy.join(format!("room for a name {at}"))).collect();
+        room.iter().for_each(|path| fs::write(path, b"").unwrap());
+        thin.sync();
+        room.iter().for_each(|path| fs::remove_file(path).unwrap());
+        thin.take_room_but(2 << 20);
+        let program = a.dray().arg("sync").args(options).args(["--fsync", "--bwlimit=8M"]);
+        let running = program.arg(source.join("")).arg(&copy).start();
+        running.wait_until(false, || data::names(&copy).len() > FILES / 2);
+        running.signal(Signal::STOP);
+        for _ in 0..2 {
+            let _ = syncfs(fs::File::open(&thin.place).unwrap());
+            fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+        }
+        running.signal(Signal::CONT);
+        let failed = running.wait();
+        assert_ne!(failed.code(), Some(0), "{failed}");
+        thin.remount(1 << 30);
+        sync(a, &case(options), &["--fsync"], &Way::Here, &source, &copy).expect(0);
+        thin.forget();
+        let is_wrong = |name: &String| fs::read(copy.join(name)).ok() != fs::read(source.join(name)).ok();
+        let wrong: Vec<String> = (0..FILES).map(|at| at.to_string()).filter(is_wrong).collect();
+        assert!(wrong.is_empty(), "{options:?}: {} are wrong: {failed}", wrong.len());
     }
-    running.signal(Signal::CONT);
-    let failed = running.wait();
-    assert_ne!(failed.code(), Some(0), "{failed}");
-    thin.remount(1 << 30);
-    sync(a, &case(&["-a"]), &["--fsync"], &Way::Here, &source, &copy).expect(0);
-    thin.forget();
-    let is_wrong = |name: &String| fs::read(copy.join(name)).ok() != fs::read(source.join(name)).ok();
-    let wrong: Vec<String> = (0..FILES).map(|at| at.to_string()).filter(is_wrong).collect();
-    assert!(wrong.is_empty(), "{} are wrong: {failed}", wrong.len());
+}
+
+/// ADR 38: what was there before the run, and only got another name, keeps its time, which others share, whatever the disk refused of the rest.
+#[test]
+fn what_was_there_before_keeps_its_time() {
+    if !is_isolated("what_was_there_before_keeps_its_time") {
+        return;
+    }
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    for (number, option) in ["--times", "--size-only", "--ignore-existing"].into_iter().enumerate() {
+        let thin = Thin::new(a, &format!("disk{number}"), &["mkfs.ext4", "-q", "-F", "-m", "0"], 96 << 20);
+        let (source, old) = (a.directory(&format!("source{number}")), thin.place.join("old"));
+        let names = (0..20).map(|at| at.to_string());
+        names.clone().for_each(|name| write(&source.join(name), b"the same", -1000));
+        sync(a, &case(&["-a"]), &["--fsync"], &Way::Here, &source, &old).expect(0);
+        let before = |name: String| fs::metadata(old.join(name)).unwrap().modified().unwrap();
+        let times: Vec<_> = names.clone().map(before).collect();
+        data::write_random(&source.join("new"), 8 << 20, 1);
+        // Of one inode and its new name.
+        fs::create_dir(thin.place.join("new")).unwrap();
+        thin.take_room_but(256 << 10);
+        let new = thin.place.join("new");
+        let run =
+            || sync(a, &case(&["-a"]), &["--fsync", option, "--link-dest=../old"], &Way::Here, &source, &new);
+        let failed = run();
+        assert_ne!(failed.code(), Some(0), "{option}: {failed}");
+        assert_eq!(names.clone().map(before).collect::<Vec<_>>(), times, "{option}: {failed}");
+        thin.remount(1 << 30);
+        run().expect(0);
+        assert_eq!(names.map(before).collect::<Vec<_>>(), times, "{option}");
+        thin.forget();
+        assert!(fs::read(new.join("new")).unwrap() == fs::read(source.join("new")).unwrap(), "{option}");
+    }
 }
 
 /// Issue 7 "full-disk runs leave every file either old or new": with `--inplace` what a disk refused is on it after the run that ends well. Ext4 keeps for nothing what is written once more

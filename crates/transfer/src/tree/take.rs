@@ -90,7 +90,7 @@ pub trait TreeSink {
     fn ended(&mut self, error: Error) -> Error {
         error
     }
-    /// The same in words, where nothing more came; `None` if there is nothing to say.
+    /// The same in words, where it is the other end or this one's user that ended it; `None` if there is nothing to say.
     fn outcome(&self) -> Option<String> {
         None
     }
@@ -194,9 +194,10 @@ pub fn take<S: TreeSink>(
         said_bytes: 0,
         unheard: None,
     };
+    let outcome = Mutex::new(None);
     let result = thread::scope(|scope| {
         let sinking = scope.spawn(|| {
-            let result = sink(make, frames, &said, &wake, permitting);
+            let result = sink(make, frames, &said, &wake, permitting, &outcome);
             said.is_over.store(true, Ordering::Release);
             said.wake.signal();
             result
@@ -210,19 +211,21 @@ pub fn take<S: TreeSink>(
         }
         said.close();
         let sunk = sinking.join().unwrap_or_else(|_| Err(Error::new(ErrorKind::Internal, "a thread failed")));
+        let outcome = outcome.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let told = |error: Error| outcome.into_iter().fold(error, Error::context);
         // What broke at the sink explains more than that nothing came after it.
         match (sunk, moved) {
             (Ok(Ended::Done(done)), _) => Ok(done),
-            (Ok(Ended::Missing { what, outcome }), Err(error))
+            (Ok(Ended::Missing(what)), Err(error))
                 if matches!(error.kind(), ErrorKind::Unreachable | ErrorKind::TimedOut) =>
             {
-                let error = error.context(format_args!("{what} did not come"));
-                Err(outcome.into_iter().fold(error, Error::context))
+                Err(told(error.context(format_args!("{what} did not come"))))
             }
             // It was told to stop because of that.
-            (Err(stopped), Err(error)) if stopped.kind() == ErrorKind::Interrupted => Err(error),
-            (Err(error), _) | (Ok(Ended::Missing { .. }), Err(error)) => Err(error),
-            (Ok(Ended::Missing { .. }), Ok(())) => {
+            (Err(stopped), Err(error)) if stopped.kind() == ErrorKind::Interrupted => Err(told(error)),
+            (Ok(Ended::Missing(_)), Err(error)) => Err(told(error)),
+            (Err(error), _) => Err(error),
+            (Ok(Ended::Missing(_)), Ok(())) => {
                 Err(Error::new(ErrorKind::Internal, "the copy ended in the middle"))
             }
         }
@@ -245,11 +248,8 @@ pub fn take<S: TreeSink>(
 /// How a sink ends.
 enum Ended {
     Done(TreeDone),
-    /// Nothing comes any more, and what becomes of what did.
-    Missing {
-        what: String,
-        outcome: Option<String>,
-    },
+    /// Nothing comes any more.
+    Missing(String),
 }
 
 /// The sink's thread.
@@ -259,6 +259,7 @@ fn sink<S: TreeSink>(
     said: &Said,
     wake: &Arc<SinkWake>,
     permitting: Option<Arc<Unpacking>>,
+    outcome: &Mutex<Option<String>>,
 ) -> Result<Ended> {
     let mut sink = make()?;
     sink.wake_with(wake.clone());
@@ -266,7 +267,9 @@ fn sink<S: TreeSink>(
         sink.unpack_with(channel);
     }
     sink.stop_with(said.is_closed.clone());
-    feed(&mut sink, &frames, said).map_err(|error| sink.ended(error))
+    let ended = feed(&mut sink, &frames, said).map_err(|error| sink.ended(error));
+    *outcome.lock().unwrap_or_else(PoisonError::into_inner) = sink.outcome();
+    ended
 }
 
 /// Hands it what comes, until it ends.
@@ -274,8 +277,7 @@ fn feed(sink: &mut impl TreeSink, frames: &mpsc::Receiver<Arrived>, said: &Said)
     let mut messages = Vec::new();
     loop {
         let Ok((heard, credit)) = frames.recv() else {
-            let what = sink.missing().unwrap_or_else(|| "the end".into());
-            return Ok(Ended::Missing { what, outcome: sink.outcome() });
+            return Ok(Ended::Missing(sink.missing().unwrap_or_else(|| "the end".into())));
         };
         if said.is_full.swap(false, Ordering::AcqRel) {
             said.wake.signal();

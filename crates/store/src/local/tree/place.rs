@@ -439,7 +439,7 @@ impl FileTarget {
         let found = stat_fd_for(file.file.as_fd(), FACTS);
         let found = found.map_err(|error| Error::file("look at the file", error))?;
         if is_unsynced {
-            self.directory.note_unsynced(&self.name, &found);
+            self.directory.note_unsynced(&self.name, &found, Some(self.metadata.mtime_s));
         }
         Ok(if is_linked { identity_of(&found) } else { (0, 0, 0) })
     }

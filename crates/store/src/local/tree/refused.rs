@@ -22,7 +22,7 @@ use crate::local::file_systems::{EXT, LOGGING, kind_of};
 /// Says that the disk refused some of a directory, and when that counts ([`instance`]). Its name begins as those of all attributes that are never copied.
 const MARK: &str = "user.dray.unfinished.refused";
 /// Directories above the destination that are asked.
-const ABOVE_MAX: usize = 64;
+const ABOVE_MAX: usize = 2048;
 
 /// Its major and minor number.
 pub(super) type Device = (u32, u32);
@@ -83,7 +83,7 @@ impl<'a> Doubts<'a> {
             if let Ok(directory) = self.base.below(path)
                 && self.settings.tells_of_directories(&directory)
             {
-                mark(&directory);
+                self.settings.mark(&directory);
             }
         }
     }
@@ -169,9 +169,24 @@ impl Settings {
         }
         let refusal = rustix::fs::fsync(directory).err().filter(|error| is_refusal(*error));
         if refusal.is_some() {
-            mark(directory);
+            self.mark(directory);
         }
         refusal
+    }
+
+    /// Writes down that the disk refused some of `directory`, at it or, where that is not allowed, at the next one above; best effort. Whose login is confined to a directory changes none above it.
+    fn mark(&self, directory: &Directory) {
+        let _ = write_down(directory) || (!self.confined && above(directory).any(|above| write_down(&above)));
+    }
+
+    /// The same, and at the top of its file system, where that is allowed: what another run brought to it may be what was refused, and nobody tells that run.
+    pub(super) fn mark_with_top(&self, directory: &Directory) {
+        self.mark(directory);
+        if !self.confined
+            && let Some(top) = above(directory).last()
+        {
+            write_down(&top);
+        }
     }
 
     /// True if the file system tells who asks for a directory that the disk refused some of it, and nobody else.
@@ -182,19 +197,6 @@ impl Settings {
             Ok(kind) => !LOGGING.contains(&kind),
             Err(_) => false,
         })
-    }
-}
-
-/// Writes down that the disk refused some of `directory`, at it or, where that is not allowed, at the next one above; best effort.
-fn mark(directory: &Directory) {
-    let _ = write_down(directory) || above(directory).any(|directory| write_down(&directory));
-}
-
-/// The same, and at the top of its file system, where that is allowed: what another run brought to it may be what was refused, and nobody tells that run.
-pub(super) fn mark_with_top(directory: &Directory) {
-    mark(directory);
-    if let Some(top) = above(directory).last() {
-        write_down(&top);
     }
 }
 
@@ -301,7 +303,7 @@ mod tests {
         std::fs::create_dir_all(path("x")).unwrap();
         // FAT: no journal, whatever it is.
         KIND.set(Some(0x4d44));
-        mark(&directory(&path("a")));
+        Settings::new(WriteOptions::default()).mark(&directory(&path("a")));
         let mut value = [0; 128];
         let Ok(len) = getxattr(path("a"), MARK, &mut value[..]) else {
             KIND.set(None);

@@ -20,7 +20,7 @@ use super::directory::{Directory, stat_fd, stat_fd_for};
 use super::opened::{OpenDirectory, not_durable};
 use super::overwrite::{FACTS, born};
 use super::place::{FileTarget, Identity, NewFile, There, identity_of, times_of};
-use super::refused::{Device, Doubts, device_of, is_refusal, mark_with_top};
+use super::refused::{Device, Doubts, device_of, is_refusal};
 use super::settings::{Settings, mtime_of};
 use super::write::{TreeWriter, file_type};
 
@@ -38,6 +38,8 @@ pub(super) struct Unsynced {
     identity: Identity,
     born: (i64, u32),
     pub(super) is_directory: bool,
+    /// Of a file that this run made: the time of modification of its source, seconds. One that was there before, and got a further name, has none.
+    source_mtime_s: Option<i64>,
 }
 
 impl Settings {
@@ -97,7 +99,7 @@ impl OpenDirectory {
         if self.settings().is_noted(replaces)
             && let Ok(found) = look()
         {
-            self.note_unsynced(name, &found);
+            self.note_unsynced(name, &found, None);
         }
     }
 
@@ -109,11 +111,11 @@ impl OpenDirectory {
         });
     }
 
-    /// What `found`, asked for with [`FACTS`], tells of got this name, where what comes is to be on its disk.
-    pub(super) fn note_unsynced(&self, name: &Name, found: &Statx) {
+    /// What `found`, asked for with [`FACTS`], tells of got this name, where what comes is to be on its disk; of a file that this run made with the time of its source.
+    pub(super) fn note_unsynced(&self, name: &Name, found: &Statx, source_mtime_s: Option<i64>) {
         let is_directory = file_type(found) == FileType::Directory;
         let (path, identity, born) = (self.path(name), identity_of(found), born(found));
-        let noted = Unsynced { path, identity, born, is_directory };
+        let noted = Unsynced { path, identity, born, is_directory, source_mtime_s };
         let settings = self.settings();
         settings.unsynced_bytes.set(settings.unsynced_bytes.get() + noted.path.len());
         settings.unsynced.borrow_mut().push(noted);
@@ -152,7 +154,7 @@ impl TreeWriter {
         let place = |directory| if device_of(directory) == base.0 { base.1 } else { directory };
         let tells = |directory: &&Directory| self.settings.tells_of_directories(directory);
         let doubted: Vec<_> = failed.iter().map(|(directory, _)| place(*directory)).filter(tells).collect();
-        doubted.iter().for_each(|directory| mark_with_top(directory));
+        doubted.iter().for_each(|directory| self.settings.mark_with_top(directory));
         let failing: Vec<_> = failed.iter().filter_map(|(directory, _)| device_of(directory)).collect();
         let mut refused = match &self.stage {
             Some(_) => Refused::default(),
@@ -216,20 +218,34 @@ impl TreeWriter {
                 }
             };
             let is_it = |found: &Statx| it.is(found);
-            let Some(found) = directory.stat_for(name, FACTS).ok().filter(is_it) else { continue };
+            let found = match directory.stat_for(name, FACTS) {
+                Ok(found) => Some(found).filter(is_it),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => None,
+                Err(error) => {
+                    refused.why = refused.why.or(Errno::from_io_error(&error));
+                    refused.left.push(it.path.clone());
+                    None
+                }
+            };
+            let Some(found) = found else { continue };
             let is_directory = file_type(&found) == FileType::Directory;
             let mut error = doubts.of(it);
             if file_type(&found) == FileType::RegularFile {
-                let is_doubted = failing.contains(&(found.stx_dev_major, found.stx_dev_minor));
-                let ask = || it.refused(&directory, name, is_doubted);
-                let own = *asked.entry(it.identity).or_insert_with(ask);
+                let own = *asked.entry(it.identity).or_insert_with(|| it.refused(&directory, name));
                 error = error.or(own);
-                // A run that believes what is there whatever its time would never look at it.
-                if error.is_none() && is_doubted {
-                    if self.settings.believes_whatever_time() {
-                        error = Some(Errno::IO);
-                    } else {
-                        refused.doubted.push(it.path.clone());
+                if error.is_none()
+                    && failing.contains(&(found.stx_dev_major, found.stx_dev_minor))
+                    && let Some(source_mtime_s) = it.source_mtime_s
+                {
+                    // A run that believes what is there whatever its time would never look at it.
+                    let doubted = match self.settings.believes_whatever_time() {
+                        true => Err(Errno::IO),
+                        false => it.doubt(&directory, name, source_mtime_s),
+                    };
+                    match doubted {
+                        Ok(true) => refused.doubted.push(it.path.clone()),
+                        Ok(false) => continue,
+                        Err(failed) => error = Some(failed),
                     }
                 }
             }
@@ -287,7 +303,7 @@ impl Refused {
     /// Adds it to `error`.
     fn tell(&self, error: Error) -> Error {
         let all = [
-            (&self.removed, "which is not on the disk and was removed again"),
+            (&self.removed, "which is not on the disk, or may not be, and was removed again"),
             (&self.left, "which may not be on the disk, and stays there"),
             (&self.doubted, "which may not be on the disk, and is compared by the next run"),
             (&self.directories, "a directory of which the disk refused some"),
@@ -317,21 +333,35 @@ impl Unsynced {
 
     #[cfg(test)]
     pub(super) fn at(path: &str, is_directory: bool) -> Unsynced {
-        Unsynced { path: path.into(), identity: (0, 0, 0), born: (0, 0), is_directory }
+        Unsynced { path: path.into(), identity: (0, 0, 0), born: (0, 0), is_directory, source_mtime_s: None }
     }
 
     fn is(&self, found: &Statx) -> bool {
         (identity_of(found), born(found)) == (self.identity, self.born)
     }
 
-    /// Why the file, under this name, is not on the disk. If it `is_doubted` and nothing is told of it, it gets another time, so that the next run compares it; or that is why.
-    fn refused(&self, directory: &Directory, name: &[u8], is_doubted: bool) -> Option<Errno> {
-        // Where nobody can ask, nobody knows.
-        let Ok(file) = directory.open_to_read(name) else { return Some(Errno::IO) };
-        let found = stat_fd_for(file.as_fd(), FACTS).ok().filter(|found| self.is(found))?;
-        let told = rustix::fs::fsync(&file).err();
-        let doubt = || rustix::fs::futimens(&file, &times_of(another_time(mtime_of(&found)))).err();
-        told.or_else(|| if is_doubted { doubt() } else { None })
+    /// Why the file, under this name, is not on the disk.
+    fn refused(&self, directory: &Directory, name: &[u8]) -> Option<Errno> {
+        match directory.open_to_read(name) {
+            Ok(file) if stat_fd_for(file.as_fd(), FACTS).is_ok_and(|found| self.is(&found)) => {
+                rustix::fs::fsync(&file).err()
+            }
+            Ok(_) => None,
+            // Where nobody can ask, nobody knows.
+            Err(_) => Some(Errno::IO),
+        }
+    }
+
+    /// Gives the file, of which nothing was told, a time of modification that has the next run compare it with its source, which has this one; false if it is another file by now.
+    fn doubt(&self, directory: &Directory, name: &[u8], source_mtime_s: i64) -> Result<bool, Errno> {
+        let file = directory.open_to_read(name).map_err(|_| Errno::IO)?;
+        if !stat_fd_for(file.as_fd(), FACTS).is_ok_and(|found| self.is(&found)) {
+            return Ok(false);
+        }
+        rustix::fs::futimens(&file, &times_of((time_before(source_mtime_s), 0)))?;
+        // Not every file system has every time.
+        let now = stat_fd(file.as_fd()).map_err(|_| Errno::IO)?;
+        if mtime_of(&now).0 < source_mtime_s.saturating_sub(DAY_S) { Ok(true) } else { Err(Errno::IO) }
     }
 }
 
@@ -365,10 +395,11 @@ impl Settings {
     }
 }
 
-/// A time of modification that no file with this one has: the epoch, as of what rsync did not bring to its end, or a year later.
-fn another_time((mtime_s, _): (i64, u32)) -> (i64, u32) {
-    const YEAR_S: i64 = 365 * 24 * 3600;
-    (if mtime_s.unsigned_abs() < YEAR_S.unsigned_abs() / 2 { YEAR_S } else { 0 }, 0)
+const DAY_S: i64 = 24 * 3600;
+
+/// A time before the one of a source: the epoch, as of what rsync did not bring to its end, or a year earlier. So it is compared, also where what is newer stays.
+fn time_before(source_mtime_s: i64) -> i64 {
+    if source_mtime_s > 2 * DAY_S { 0 } else { source_mtime_s.saturating_sub(365 * DAY_S) }
 }
 
 /// Forgets what is in memory of a file of a page; false if it is still there, as where it was written to since, or is in use.
@@ -377,4 +408,20 @@ fn is_forgotten(file: &impl AsFd) -> bool {
     let mut byte = [0];
     let read = rustix::io::preadv2(file, &mut [IoSliceMut::new(&mut byte)], 0, ReadWriteFlags::NOWAIT);
     matches!(read, Err(Errno::AGAIN) | Ok(0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// ADR 38: what is doubted is older than its source, whatever time that has.
+    #[test]
+    fn what_is_doubted_is_older_than_its_source() {
+        for source in [i64::MIN, -1_000_000_000, -1, 0, 1, 2 * DAY_S, 2 * DAY_S + 1, 1_700_000_000, i64::MAX]
+        {
+            let doubted = time_before(source);
+            assert!(doubted < source.saturating_sub(DAY_S) || source == i64::MIN, "{source}: {doubted}");
+        }
+        assert_eq!(time_before(1_700_000_000), 0);
+    }
 }
