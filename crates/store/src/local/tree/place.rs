@@ -439,7 +439,9 @@ impl FileTarget {
         let found = stat_fd_for(file.file.as_fd(), FACTS);
         let found = found.map_err(|error| Error::file("look at the file", error))?;
         if is_unsynced {
-            self.directory.note_unsynced(&self.name, &found, Some(self.metadata.mtime_s));
+            // What takes the place of something was asked for before it did.
+            let made = Some(self.metadata.mtime_s).filter(|_| !self.replaces());
+            self.directory.note_unsynced(&self.name, &found, made);
         }
         Ok(if is_linked { identity_of(&found) } else { (0, 0, 0) })
     }

@@ -103,7 +103,7 @@ impl<'a> Doubts<'a> {
         }
         let refusal = |directory: Directory| self.settings.ask_directory(&directory);
         // Through a mount that is read-only others may be written to.
-        let refusal = above(self.base).filter_map(refusal).find(|error| is_refusal(*error));
+        let refusal = self.settings.above(self.base).filter_map(refusal).find(|error| is_refusal(*error));
         let above = Doubt { device: device_of(self.base), own: refusal, any: refusal };
         if refusal.is_some() {
             self.asked.insert(b"..".to_vec(), above);
@@ -147,7 +147,12 @@ impl Settings {
             return Ok(());
         }
         self.require_on_disk(directory)?;
-        above(directory).try_for_each(|directory| self.require_on_disk(&directory))
+        self.above(directory).try_for_each(|directory| self.require_on_disk(&directory))
+    }
+
+    /// The directories above one on its file system; none of whose login is confined to a directory: asking takes what is told once from others, and changes what is written down.
+    fn above(&self, directory: &Directory) -> impl Iterator<Item = Directory> {
+        above(directory).take(if self.confined { 0 } else { ABOVE_MAX })
     }
 
     /// Why some of `directory` is not on the disk, by what was written down or is told now.
@@ -176,15 +181,13 @@ impl Settings {
 
     /// Writes down that the disk refused some of `directory`, at it or, where that is not allowed, at the next one above; best effort. Whose login is confined to a directory changes none above it.
     fn mark(&self, directory: &Directory) {
-        let _ = write_down(directory) || (!self.confined && above(directory).any(|above| write_down(&above)));
+        let _ = write_down(directory) || self.above(directory).any(|above| write_down(&above));
     }
 
     /// The same, and at the top of its file system, where that is allowed: what another run brought to it may be what was refused, and nobody tells that run.
     pub(super) fn mark_with_top(&self, directory: &Directory) {
         self.mark(directory);
-        if !self.confined
-            && let Some(top) = above(directory).last()
-        {
+        if let Some(top) = self.above(directory).last() {
             write_down(&top);
         }
     }
@@ -268,7 +271,6 @@ fn above(directory: &Directory) -> impl Iterator<Item = Directory> {
         here = next(here.as_ref()?);
         here.as_ref()?.duplicate().ok()
     })
-    .take(ABOVE_MAX)
 }
 
 pub(super) fn device_of(directory: &Directory) -> Option<Device> {

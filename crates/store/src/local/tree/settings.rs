@@ -149,6 +149,8 @@ pub(super) struct Settings {
     pub(super) refused: RefCell<Vec<(Identity, Errno)>>,
     /// Whether file systems tell of failed writes late.
     pub(super) late_devices: ByDevice,
+    /// Whether they are overlays.
+    pub(super) overlays: ByDevice,
     /// Whether all of them was written since the run began.
     pub(super) written_devices: ByDevice,
     /// Whether they tell of directories that a disk refused.
@@ -218,6 +220,7 @@ impl Settings {
             refused: RefCell::default(),
             late_devices: ByDevice::default(),
             telling_devices: ByDevice::default(),
+            overlays: ByDevice::default(),
             written_devices: ByDevice::default(),
             links_by_path: Cell::new(false),
             done: RefCell::default(),

@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io::{self, IoSliceMut};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use dray_core::Error;
@@ -23,6 +23,7 @@ use super::place::{FileTarget, Identity, NewFile, There, identity_of, times_of};
 use super::refused::{Device, Doubts, device_of, is_refusal};
 use super::settings::{Settings, mtime_of};
 use super::write::{TreeWriter, file_type};
+use crate::local::file_systems::{OVERLAY, lies_on};
 
 /// Files up to a page are asked for together.
 const TOGETHER_MAX: u64 = 4 << 10;
@@ -38,7 +39,7 @@ pub(super) struct Unsynced {
     identity: Identity,
     born: (i64, u32),
     pub(super) is_directory: bool,
-    /// Of a file that this run made: the time of modification of its source, seconds. One that was there before, and got a further name, has none.
+    /// Of a file that this run made, and did not ask for: the time of modification of its source, seconds. One that was there before, and got a further name, has none.
     source_mtime_s: Option<i64>,
 }
 
@@ -65,6 +66,11 @@ impl Settings {
         })
     }
 
+    /// True if syncfs(2) tells nothing of what the disk refused: an overlay's does not hear of the file system of its upper layer.
+    fn is_synced_singly(&self, device: Device, fd: BorrowedFd<'_>) -> bool {
+        self.overlays.get(device, || lies_on(fd, &[OVERLAY]))
+    }
+
     /// True if what comes is to be on its disk.
     pub(super) fn is_durable(&self) -> bool {
         self.durable || self.removes_sources()
@@ -86,7 +92,8 @@ impl FileTarget {
     pub(super) fn settle(&self, file: &NewFile) -> dray_core::Result<()> {
         let settings = self.directory.settings();
         let fd = file.file().as_fd();
-        if (settings.is_durable() && self.replaces()) || settings.fails_late(self.directory.device, fd) {
+        let is_asked_for = || self.replaces() || settings.is_synced_singly(self.directory.device, fd);
+        if (settings.is_durable() && is_asked_for()) || settings.fails_late(self.directory.device, fd) {
             settings.make_durable(fd).map_err(refused_by_disk)?;
         }
         Ok(())
@@ -199,6 +206,9 @@ impl TreeWriter {
         // Of several names of one file the first that asks is told.
         let told = self.settings.refused.take();
         let mut asked: HashMap<_, _> = told.into_iter().map(|(file, error)| (file, Some(error))).collect();
+        // Files that this run made, by whatever name.
+        let made = unsynced.iter().filter_map(|it| Some((it.identity, it.source_mtime_s?)));
+        let made: HashMap<Identity, i64> = made.collect();
         let mut refused = Refused::default();
         // What lies in a directory goes before it.
         for it in unsynced.iter().rev() {
@@ -235,7 +245,7 @@ impl TreeWriter {
                 error = error.or(own);
                 if error.is_none()
                     && failing.contains(&(found.stx_dev_major, found.stx_dev_minor))
-                    && let Some(source_mtime_s) = it.source_mtime_s
+                    && let Some(&source_mtime_s) = made.get(&it.identity)
                 {
                     // A run that believes what is there whatever its time would never look at it.
                     let doubted = match self.settings.believes_whatever_time() {
