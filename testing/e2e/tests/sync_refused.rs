@@ -423,14 +423,18 @@ fn what_left_memory_before_it_was_asked_for_is_compared() {
     let Some(lab) = Lab::of(1).build() else { return };
     let a = lab.host(0);
     let make = ["mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096"];
-    // Whatever time the source has, and whether it is kept.
-    let cases: [(&[&str], bool); 3] = [(&["-a"], false), (&["-r"], true), (&["-a", "-u"], true)];
+    // Whatever time the source has, and whether it is kept; and all names of a file where what is there is believed whatever its time.
+    let linked: &[&str] = &["-aH", "--ignore-existing"];
+    let cases = [(&["-a"][..], false), (&["-r"], true), (&["-a", "-u"], true), (linked, false)];
     for (number, (options, is_epoch)) in cases.into_iter().enumerate() {
         let thin = Thin::new(a, &format!("disk{number}"), &make, 320 << 20);
         let (source, copy) = (a.directory(&format!("source{number}")), thin.place.join("copy"));
         (0..FILES).for_each(|at| {
             let path = source.join(at.to_string());
             write(&path, &data::random_bytes(8 << 10, at as u64), 0);
+            if options == linked {
+                fs::hard_link(&path, source.join(format!("{at} again"))).unwrap();
+            }
             if is_epoch {
                 fs::File::open(&path).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
             }
@@ -438,7 +442,7 @@ fn what_left_memory_before_it_was_asked_for_is_compared() {
         fs::create_dir(&copy).unwrap();
         // Inodes and names have their room: what is refused is data.
         let room: Vec<PathBuf> =
-            (0..FILES * 3 / 2).map(|at| copy.join(format!("room for a name {at}"))).collect();
+            (0..FILES * 3).map(|at| copy.join(format!("room for a name {at}"))).collect();
         room.iter().for_each(|path| fs::write(path, b"").unwrap());
         thin.sync();
         room.iter().for_each(|path| fs::remove_file(path).unwrap());
@@ -458,7 +462,8 @@ fn what_left_memory_before_it_was_asked_for_is_compared() {
         sync(a, &case(options), &["--fsync"], &Way::Here, &source, &copy).expect(0);
         thin.forget();
         let is_wrong = |name: &String| fs::read(copy.join(name)).ok() != fs::read(source.join(name)).ok();
-        let wrong: Vec<String> = (0..FILES).map(|at| at.to_string()).filter(is_wrong).collect();
+        let names = data::names(&source).into_iter().map(|name| name.into_string().unwrap());
+        let wrong: Vec<String> = names.filter(is_wrong).collect();
         assert!(wrong.is_empty(), "{options:?}: {} are wrong: {failed}", wrong.len());
     }
 }
