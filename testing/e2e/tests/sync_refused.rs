@@ -25,9 +25,11 @@ impl Thin {
         thin
     }
 
-    /// There is room for everything but inodes, of which the first block of each group has some.
-    fn without_inodes(host: &Host, name: &str, make: &[&str], size_bytes: u64) -> Thin {
-        Thin::with(host, name, make, size_bytes, |image| {
+    /// Without a journal. There is room for everything but inodes, of which the first block of each group has some.
+    fn without_inodes(host: &Host, name: &str) -> Thin {
+        let make = ["-b", "4096", "-E", "lazy_itable_init=0", "-O", "^has_journal"];
+        let make = [&["mkfs.ext4", "-q", "-F", "-m", "0"], &make[..]].concat();
+        Thin::with(host, name, &make, 96 << 20, |image| {
             let groups = tool(&["dumpe2fs", image]);
             let tables = groups.lines().filter_map(|line| line.trim().strip_prefix("Inode table at "));
             let tables: Vec<&str> = tables.filter_map(|table| table.split([' ', ',']).next()).collect();
@@ -329,10 +331,8 @@ fn what_lies_below_a_refused_inode_keeps_its_source() {
     const FILES: usize = 20;
     let Some(lab) = Lab::of(1).build() else { return };
     let a = lab.host(0);
-    let make =
-        ["mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096", "-E", "lazy_itable_init=0", "-O", "^has_journal"];
     for between in ["nothing", "moved", "mounted below", "told to another"] {
-        let thin = Thin::without_inodes(a, &format!("disk {between}"), &make, 96 << 20);
+        let thin = Thin::without_inodes(a, &format!("disk {between}"));
         let (source, other) = (a.directory(&format!("source {between}")), thin.place.join("other"));
         let end = format!("d/{}", ["d"; 60].join("/"));
         (0..FILES).for_each(|at| write(&source.join(&end).join(at.to_string()), b"new", 0));
@@ -391,9 +391,7 @@ fn what_nobody_was_told_of_comes_anew() {
     const FILES: usize = 200;
     let Some(lab) = Lab::of(1).build() else { return };
     let a = lab.host(0);
-    let make =
-        ["mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096", "-E", "lazy_itable_init=0", "-O", "^has_journal"];
-    let thin = Thin::without_inodes(a, "disk", &make, 96 << 20);
+    let thin = Thin::without_inodes(a, "disk");
     let (source, copy) = (a.directory("source"), thin.place.join("copy"));
     (0..FILES).for_each(|at| write(&source.join(at.to_string()), b"new", 0));
     fs::create_dir(&copy).unwrap();

@@ -618,11 +618,6 @@ fn mode_of(kind: &Kind, bits: u32) -> u32 {
 }
 
 impl Settings {
-    /// True if what comes is a stranger's, who has no login here: it came by ticket.
-    pub(super) fn is_from_stranger(&self) -> bool {
-        self.harmless && !self.confined
-    }
-
     /// True if kinds, owners and bits are in attributes here.
     pub(super) fn fakes(&self) -> bool {
         self.sync().is_some_and(|sync| sync.fake == FakeSuper::On)

@@ -550,8 +550,8 @@ impl Devices {
 
     /// The same; a directory of each that refused something, and why.
     pub(super) fn sync_each(&self) -> Vec<(&Directory, Errno)> {
-        let sync = |(_, directory)| Some((directory, rustix::fs::syncfs(directory).err()?));
         // Of the others too if one fails.
-        self.seen.iter().map(|(device, directory)| (device, directory)).filter_map(sync).collect()
+        let all = self.seen.iter().map(|(_, directory)| (directory, rustix::fs::syncfs(directory)));
+        all.filter_map(|(directory, synced)| Some((directory, synced.err()?))).collect()
     }
 }

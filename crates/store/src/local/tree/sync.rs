@@ -178,6 +178,11 @@ impl Settings {
         self.sync().is_some_and(|sync| sync.size_only || sync.ignore_existing)
     }
 
+    /// True if what comes is a stranger's, who has no login here: it came by ticket.
+    fn is_from_stranger(&self) -> bool {
+        self.harmless && !self.confined
+    }
+
     /// True if the entry is passed by, with all that is below it; `found` is what stands in its place.
     pub(super) fn passes(&self, entry: &Entry, found: Option<&Statx>) -> bool {
         let Some(sync) = self.sync() else { return false };
