@@ -3,13 +3,14 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::print_stderr)]
 
 use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use dray_e2e::live::tool;
 use dray_e2e::power::is_isolated;
 use dray_e2e::twins::{Way, case, sync, write};
 use dray_e2e::{Host, Lab, data, gate};
-use rustix::fs::{Advice, fadvise, statvfs, syncfs};
+use rustix::fs::{Advice, fadvise, listxattr, statvfs, syncfs};
 use rustix::process::Signal;
 
 /// A file system on a disk of which the room is somebody else's.
@@ -108,6 +109,21 @@ impl Thin {
     fn sync(&self) {
         syncfs(fs::File::open(&self.place).unwrap()).unwrap();
     }
+}
+
+/// `dray`, to which the kernel tells nothing of file systems of ext4.
+fn blind_dray(host: &Host) -> PathBuf {
+    let hide = "mount -t tmpfs tmpfs /sys/fs/ext4 && exec \"$@\"";
+    let dray = gate::dray_binary();
+    let dray = dray.display();
+    let script = host.file("blind/dray");
+    write(
+        &script,
+        format!("#!/bin/sh\nexec unshare --mount sh -c '{hide}' sh {dray} \"$@\"\n").as_bytes(),
+        0,
+    );
+    fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
+    script
 }
 
 /// What the disk has of a file; `None` if it has none.
@@ -381,7 +397,8 @@ fn what_lies_below_a_refused_inode_keeps_its_source() {
     }
 }
 
-/// S84, ADR 38: without a journal a file that is there comes anew where its source is to go: of the block of inodes that the disk refused nobody was told.
+/// S84, ADR 38: without a journal no source goes for what lies in a block of inodes that the disk refused, though nobody was told of it who could tell: ext4 has it written down until the file system
+/// is checked. Where it has not, as with a kernel that does not look, or where it may not be read, a file that is there comes anew.
 #[test]
 fn what_nobody_was_told_of_comes_anew() {
     // In mounts of its own: a file system that is mounted elsewhere, too, is never unmounted.
@@ -391,22 +408,187 @@ fn what_nobody_was_told_of_comes_anew() {
     const FILES: usize = 200;
     let Some(lab) = Lab::of(1).build() else { return };
     let a = lab.host(0);
-    let thin = Thin::without_inodes(a, "disk");
-    let (source, copy) = (a.directory("source"), thin.place.join("copy"));
-    (0..FILES).for_each(|at| write(&source.join(at.to_string()), b"new", 0));
-    fs::create_dir(&copy).unwrap();
-    thin.leave(0);
-    let run = |option| sync(a, &case(&["-a"]), &[option], &Way::Here, &source, &copy);
-    run("--times").expect(0);
-    // Who was told is gone.
-    syncfs(fs::File::open(&thin.place).unwrap()).unwrap_err();
-    thin.remount(1 << 30);
-    run("--remove-source-files").expect(0);
-    assert!(data::names(&source).is_empty());
-    thin.forget();
-    let there =
-        (0..FILES).filter(|at| fs::read(copy.join(at.to_string())).is_ok_and(|bytes| bytes == b"new"));
-    assert_eq!(there.count(), FILES);
+    let blind = blind_dray(a);
+    for is_written_down in [true, false] {
+        let thin = Thin::without_inodes(a, &format!("disk {is_written_down}"));
+        let (source, copy) = (a.directory(&format!("source {is_written_down}")), thin.place.join("copy"));
+        (0..FILES).for_each(|at| write(&source.join(at.to_string()), b"new", 0));
+        fs::create_dir(&copy).unwrap();
+        thin.leave(0);
+        let dray = if is_written_down { &gate::dray_binary() } else { &blind };
+        let run = |option| a.program(dray).args(["sync", "-a", option]).arg(source.join("")).arg(&copy).run();
+        run("--times").expect(0);
+        // Who was told is gone.
+        syncfs(fs::File::open(&thin.place).unwrap()).unwrap_err();
+        thin.remount(1 << 30);
+        if is_written_down {
+            for _ in 0..2 {
+                let said = run("--remove-source-files");
+                assert!([Some(1), Some(8)].contains(&said.code()), "{said}");
+                assert!(said.stderr_text().contains("fsck"), "{said}");
+                assert_eq!(data::names(&source).len(), FILES, "{said}");
+            }
+            thin.check();
+        }
+        run("--remove-source-files").expect(0);
+        assert!(data::names(&source).is_empty());
+        thin.forget();
+        let there =
+            (0..FILES).filter(|at| fs::read(copy.join(at.to_string())).is_ok_and(|bytes| bytes == b"new"));
+        assert_eq!(there.count(), FILES, "{is_written_down}");
+    }
+}
+
+/// S84, ADR 38, issue 7 "full-disk runs leave every file either old or new": without a journal a run that is not told what the disk refused of it, as another program was told meanwhile, finds it written
+/// down, and neither ends well nor removes a source.
+#[test]
+fn what_another_program_is_told_meanwhile_is_found_out() {
+    // In mounts of its own: a file system that is mounted elsewhere, too, is never unmounted.
+    if !is_isolated("what_another_program_is_told_meanwhile_is_found_out") {
+        return;
+    }
+    const FILES: usize = 200;
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    for option in ["--fsync", "--remove-source-files"] {
+        let thin = Thin::without_inodes(a, &format!("disk{option}"));
+        let (source, copy) = (a.directory(&format!("source{option}")), thin.place.join("copy"));
+        (0..FILES).for_each(|at| write(&source.join(at.to_string()), &data::random_bytes(1000, 1), 0));
+        fs::create_dir(&copy).unwrap();
+        thin.leave(0);
+        let program = a.dray().args(["sync", "-a", option, "--bwlimit=100k"]).arg(source.join(""));
+        let running = program.arg(&copy).start();
+        running.wait_until(false, || data::names(&copy).len() > FILES / 2);
+        running.signal(Signal::STOP);
+        syncfs(fs::File::open(&thin.place).unwrap()).unwrap_err();
+        thin.remount(1 << 30);
+        running.signal(Signal::CONT);
+        let failed = running.wait();
+        assert_ne!(failed.code(), Some(0), "{option}: {failed}");
+        assert!(failed.stderr_text().contains("fsck"), "{failed}");
+        assert_eq!(data::names(&source).len(), FILES, "{failed}");
+        thin.check();
+        sync(a, &case(&["-a"]), &[option], &Way::Here, &source, &copy).expect(0);
+        thin.forget();
+        let is_there =
+            |at: &usize| fs::read(copy.join(at.to_string())).is_ok_and(|bytes| bytes.len() == 1000);
+        assert_eq!((0..FILES).filter(is_there).count(), FILES, "{option}: {failed}");
+    }
+}
+
+/// S84, ADR 38: without a journal no source goes for what a login alone was told of that is confined to a directory: neither into that directory, nor, as ext4 writes it down, into any other. What is
+/// above its directory is as it was.
+#[test]
+fn what_a_confined_login_was_told_of_keeps_all_sources() {
+    // In mounts of its own: a file system that is mounted elsewhere, too, is never unmounted.
+    if !is_isolated("what_a_confined_login_was_told_of_keeps_all_sources") {
+        return;
+    }
+    const FILES: usize = 20;
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    let blind = blind_dray(a);
+    for is_written_down in [true, false] {
+        let thin = Thin::without_inodes(a, &format!("disk-{is_written_down}"));
+        let (above, only) = (thin.place.join("above"), thin.place.join("above/only"));
+        ["theirs/below", "copy"].into_iter().for_each(|name| fs::create_dir_all(only.join(name)).unwrap());
+        let dray = if is_written_down { &gate::dray_binary() } else { &blind };
+        let command = format!("{} serve --stdio --only {}", dray.display(), only.display());
+        let words = b.sshd().restricted_options(&format!("key-{is_written_down}"), &command);
+        let words: Vec<_> =
+            words.iter().map(|word| if word == "-P" { "-p".into() } else { format!("'{word}'") }).collect();
+        let confined = |option: &str, from: &Path, to: &str| {
+            let program = a.dray().args(["sync", "-a", option, "-e"]).arg(format!("ssh {}", words.join(" ")));
+            program.arg(from.join("")).arg(b.remote(Path::new(to))).run()
+        };
+        let source = a.directory(&format!("source-{is_written_down}"));
+        let end = ["d"; 60].join("/");
+        (0..FILES).for_each(|at| write(&source.join(&end).join(at.to_string()), b"new", 0));
+        let theirs = a.directory(&format!("theirs-{is_written_down}"));
+        write(&theirs.join("f"), b"theirs", 0);
+        thin.leave(0);
+        confined("--times", &source, "copy").expect(0);
+        let before = fs::metadata(&above).unwrap();
+        let told = confined("--fsync", &theirs, "theirs/below");
+        assert_ne!(told.code(), Some(0), "{told}");
+        thin.remount(1 << 30);
+        for _ in 0..2 {
+            let said = confined("--remove-source-files", &source, "copy");
+            assert!([Some(1), Some(8)].contains(&said.code()), "{said}");
+            assert!(said.stderr_text().contains("fsck"), "{said}");
+            assert_eq!(data::names(&source.join(&end)).len(), FILES, "{said}");
+        }
+        for above in [&above, &thin.place] {
+            let mut none: [u8; 0] = [];
+            assert_eq!(listxattr(above, &mut none[..]), Ok(0), "{}", above.display());
+        }
+        let now = fs::metadata(&above).unwrap();
+        assert_eq!((now.ctime(), now.ctime_nsec()), (before.ctime(), before.ctime_nsec()));
+        if !is_written_down {
+            // Nor does it see when the file system is mounted anew: what is at its directory counts until the host starts again.
+            continue;
+        }
+        let said = sync(a, &case(&["-a"]), &["--remove-source-files"], &Way::Here, &source, &above);
+        assert!([Some(1), Some(8)].contains(&said.code()), "{said}");
+        assert_eq!(data::names(&source.join(&end)).len(), FILES, "{said}");
+        thin.check();
+        confined("--remove-source-files", &source, "copy").expect(0);
+        thin.forget();
+        assert!(data::names(&source.join(&end)).is_empty());
+        assert_eq!(data::names(&only.join("copy").join(&end)).len(), FILES);
+    }
+}
+
+/// Issue 7 "full-disk runs leave every file either old or new", ADR 38: on an overlay, whose syncfs(2) hears nothing of what the disk of its upper layer refused, new files are asked for one by one, with
+/// `--fsync` and where sources go.
+#[test]
+fn what_the_disk_of_an_overlay_refuses_comes_again() {
+    // In mounts of its own: a file system that is mounted elsewhere, too, is never unmounted.
+    if !is_isolated("what_the_disk_of_an_overlay_refuses_comes_again") {
+        return;
+    }
+    const FILES: usize = 300;
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    for option in ["--fsync", "--remove-source-files"] {
+        let make = ["mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096"];
+        let thin = Thin::new(a, &format!("disk{option}"), &make, 96 << 20);
+        let source = a.directory(&format!("source{option}"));
+        let kept = a.directory(&format!("kept{option}"));
+        for at in 0..FILES {
+            let bytes = data::random_bytes(8 << 10, at as u64);
+            [&source, &kept].into_iter().for_each(|place| write(&place.join(at.to_string()), &bytes, 0));
+        }
+        let (lower, merged) =
+            (a.directory(&format!("lower{option}")), a.directory(&format!("merged{option}")));
+        let [upper, work] = ["upper", "work"].map(|name| thin.place.join(name));
+        [&upper, &work].into_iter().for_each(|path| fs::create_dir(path).unwrap());
+        let options =
+            format!("lowerdir={},upperdir={},workdir={}", lower.display(), upper.display(), work.display());
+        let mount = || tool(&["mount", "-t", "overlay", "-o", &options, "overlay", merged.to_str().unwrap()]);
+        mount();
+        let copy = merged.join("copy");
+        fs::create_dir(&copy).unwrap();
+        // Inodes and names have their room: what is refused is data.
+        let room: Vec<PathBuf> = (0..FILES * 2).map(|at| copy.join(format!("room {at}"))).collect();
+        room.iter().for_each(|path| fs::write(path, b"").unwrap());
+        thin.sync();
+        room.iter().for_each(|path| fs::remove_file(path).unwrap());
+        thin.take_room_but(1 << 20);
+        let run = || sync(a, &case(&["-a"]), &[option], &Way::Here, &source, &copy);
+        let failed = run();
+        assert_ne!(failed.code(), Some(0), "{failed}");
+        thin.remount(1 << 30);
+        run().expect(0);
+        tool(&["umount", merged.to_str().unwrap()]);
+        thin.forget();
+        let copy = upper.join("copy");
+        let is_wrong = |at: &usize| {
+            let name = at.to_string();
+            fs::read(copy.join(&name)).ok() != Some(fs::read(kept.join(&name)).unwrap())
+        };
+        assert_eq!((0..FILES).filter(is_wrong).count(), 0, "{option}: {failed}");
+    }
 }
 
 /// Issue 7 "full-disk runs leave every file either old or new": with `--fsync` a file that left memory before the run asked for it, and took the word of what the disk refused with it, is not believed by

@@ -8,6 +8,7 @@ mod boot;
 mod delivered;
 pub mod delivery;
 mod directories;
+mod ext4;
 mod extents;
 mod file_systems;
 mod hashing;

@@ -6,8 +6,10 @@ use std::path::Path;
 use std::sync::Arc;
 
 use dray_core::{Error, ErrorKind, Result};
-use rustix::fs::{Mode, OFlags, ResolveFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, ResolveFlags, StatxFlags};
 use rustix::io::Errno;
+
+use super::tree::{Identity, identity_of};
 
 /// Times an opening is tried again where somebody renames directories meanwhile.
 const TRIES_MAX: usize = 100;
@@ -15,7 +17,10 @@ const TRIES_MAX: usize = 100;
 /// A directory below which everything is opened, with `RESOLVE_BENEATH`: the kernel refuses a path that leads out at any moment of
 /// its resolution, be it by `..`, by an absolute path or by a symbolic link that somebody swaps in meanwhile. Clones are the same directory.
 #[derive(Clone, Debug)]
-pub struct Within(Arc<OwnedFd>);
+pub struct Within {
+    directory: Arc<OwnedFd>,
+    identity: Identity,
+}
 
 impl Within {
     /// True for the error of a path that may not be used, whatever stands there. A file in the place of a directory is what stands there.
@@ -25,10 +30,17 @@ impl Within {
 
     /// Takes the open directory. `Unsupported` where the kernel cannot keep paths in it (before Linux 5.6).
     pub fn new(directory: OwnedFd) -> Result<Within> {
-        let within = Within(Arc::new(directory));
+        let found = rustix::fs::statx(&directory, c"", AtFlags::EMPTY_PATH, StatxFlags::INO)
+            .map_err(|error| Error::io("cannot look at a directory", error.into()))?;
+        let within = Within { directory: Arc::new(directory), identity: identity_of(&found) };
         // Said at once rather than at the first path.
         within.open(Path::new("."), OFlags::PATH | OFlags::DIRECTORY)?;
         Ok(within)
+    }
+
+    /// The device (major and minor number) and inode of the directory.
+    pub fn identity(&self) -> Identity {
+        self.identity
     }
 
     /// Opens `path`, relative to the directory. `Refused` if it leads out.
@@ -44,7 +56,8 @@ impl Within {
     fn open_with(&self, path: &Path, flags: OFlags, resolve: ResolveFlags) -> Result<OwnedFd> {
         let resolve = ResolveFlags::BENEATH | resolve;
         for _ in 0..TRIES_MAX {
-            match rustix::fs::openat2(&*self.0, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve) {
+            match rustix::fs::openat2(&*self.directory, path, flags | OFlags::CLOEXEC, Mode::empty(), resolve)
+            {
                 Ok(opened) => return Ok(opened),
                 Err(Errno::AGAIN | Errno::INTR) => {}
                 Err(Errno::XDEV) => {

@@ -104,7 +104,7 @@ impl Node {
                 let hears = if tree.origin.is_some() && knows.again { Hears::There } else { Hears::Nobody };
                 let options = WriteOptions {
                     harmless: within.is_some(),
-                    confined: within.is_some(),
+                    confined: within.map(|within| within.directory().identity()),
                     ..write_options(tree)
                 };
                 if tree.flags & tree_flag::DRY_RUN != 0 {

@@ -290,7 +290,7 @@ fn write_options(tree: &Tree) -> WriteOptions {
         xattrs: has(tree_flag::XATTRS),
         whole_file: has(tree_flag::WHOLE_FILE),
         harmless: false,
-        confined: false,
+        confined: None,
         masked: false,
         roots_are_directories: false,
         durable: has(tree_flag::FSYNC),

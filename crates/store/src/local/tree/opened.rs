@@ -548,6 +548,11 @@ impl Devices {
         failed.first().map_or(Ok(()), |(_, error)| Err(not_durable((*error).into())))
     }
 
+    /// A directory of each.
+    pub(super) fn all(&self) -> impl Iterator<Item = &Directory> {
+        self.seen.iter().map(|(_, directory)| directory)
+    }
+
     /// The same; a directory of each that refused something, and why.
     pub(super) fn sync_each(&self) -> Vec<(&Directory, Errno)> {
         // Of the others too if one fails.

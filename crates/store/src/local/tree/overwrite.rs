@@ -107,7 +107,7 @@ impl Settings {
     /// directories that have what is to come, or outside of where a login is confined to.
     pub(super) fn overwrites(&self, found: &Statx) -> bool {
         let Some(sync) = self.sync().filter(|sync| sync.in_place) else { return false };
-        found.stx_nlink == 1 || (sync.basis.is_none() && !self.confined)
+        found.stx_nlink == 1 || (sync.basis.is_none() && self.confined.is_none())
     }
 
     /// True if a file may stay for its size or time although a run was cut off while it changed it.
@@ -753,7 +753,7 @@ impl FileTarget {
         {
             return Err(replaced());
         }
-        if settings.confined && self.is_mounted(found)? {
+        if settings.confined.is_some() && self.is_mounted(found)? {
             let what = "another file is mounted there, and may lie where this login may not write to";
             return Err(Error::new(ErrorKind::Refused, what).advise("leave it out"));
         }

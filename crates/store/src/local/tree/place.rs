@@ -30,10 +30,10 @@ use super::temporary::{self, Temporary};
 use crate::local::file_systems::{LATE, lies_on};
 
 /// Device and inode.
-pub(super) type Identity = (u32, u32, u64);
+pub type Identity = (u32, u32, u64);
 
 /// The identity of what `found` tells of.
-pub(super) fn identity_of(found: &Statx) -> Identity {
+pub(in super::super) fn identity_of(found: &Statx) -> Identity {
     (found.stx_dev_major, found.stx_dev_minor, found.stx_ino)
 }
 

@@ -6,18 +6,17 @@
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
-use std::os::unix::fs::MetadataExt;
-use std::path::Path;
 
 use dray_core::Error;
 use rustix::fs::{Mode, OFlags, StatVfsMountFlags, StatxFlags, XattrFlags, fstatvfs};
 use rustix::io::Errno;
 
 use super::directory::{Directory, stat_fd_for};
+use super::place::{Identity, identity_of};
 use super::settings::Settings;
 use super::unsynced::Unsynced;
-use crate::local::boot;
 use crate::local::file_systems::{EXT, LOGGING, kind_of};
+use crate::local::{boot, ext4};
 
 /// Says that the disk refused some of a directory, and when that counts ([`instance`]). Its name begins as those of all attributes that are never copied.
 const MARK: &str = "user.dray.unfinished.refused";
@@ -150,14 +149,17 @@ impl Settings {
         self.above(directory).try_for_each(|directory| self.require_on_disk(&directory))
     }
 
-    /// The directories above one on its file system; none of whose login is confined to a directory: asking takes what is told once from others, and changes what is written down.
+    /// The directories above one on its file system; those up to the one that the login is confined to, if it is: to ask takes what is told once from others, and changes what is written down.
     fn above(&self, directory: &Directory) -> impl Iterator<Item = Directory> {
-        above(directory).take(if self.confined { 0 } else { ABOVE_MAX })
+        let levels = self.confined.map_or(ABOVE_MAX, |top| levels_below(directory, top));
+        let device = device_of(directory);
+        let is_on_it = move |(_, it): &(Directory, Identity)| device == Some((it.0, it.1));
+        climb(directory).take(levels).take_while(is_on_it).map(|(above, _)| above)
     }
 
     /// Why some of `directory` is not on the disk, by what was written down or is told now.
     fn was_directory_refused(&self, directory: &Directory) -> Option<Errno> {
-        if self.tells_of_directories(directory) && is_marked(directory) {
+        if self.tells_of_directories(directory) && (is_marked(directory) || self.had_errors(directory)) {
             return Some(Errno::IO);
         }
         self.ask_directory(directory)
@@ -179,24 +181,48 @@ impl Settings {
         refusal
     }
 
-    /// Writes down that the disk refused some of `directory`, at it or, where that is not allowed, at the next one above; best effort. Whose login is confined to a directory changes none above it.
+    /// True if ext4 has errors written down of the file system of `directory` since before this run came to it; they stand until it is checked.
+    fn had_errors(&self, directory: &Directory) -> bool {
+        device_of(directory).is_some_and(|device| self.errors_before(directory, device) > 0)
+    }
+
+    /// The same of errors that came to it since, of what this run wrote, or another.
+    pub(super) fn has_new_errors(&self, directory: &Directory) -> bool {
+        let Some(device) = device_of(directory).filter(|_| self.tells_of_directories(directory)) else {
+            return false;
+        };
+        let before = self.errors_before(directory, device);
+        ext4::recorded_errors(directory, device) > before
+    }
+
+    fn errors_before(&self, directory: &Directory, device: Device) -> u64 {
+        self.errors_before.get(device, || ext4::recorded_errors(directory, device))
+    }
+
+    /// To be called before anything is written to the file system of `directory`, where what comes is to be on its disk.
+    pub(super) fn note_errors(&self, directory: &Directory, device: Device) {
+        if self.is_durable() && self.tells_of_directories(directory) {
+            self.errors_before(directory, device);
+        }
+    }
+
+    /// Writes down that the disk refused some of `directory`, at it or, where that is not allowed, at the next one above; best effort.
     fn mark(&self, directory: &Directory) {
         let _ = write_down(directory) || self.above(directory).any(|above| write_down(&above));
     }
 
-    /// The same, and at the top of its file system, where that is allowed: what another run brought to it may be what was refused, and nobody tells that run.
+    /// The same, and as near to the top of its file system as that is allowed: what another run brought to it may be what was refused, and nobody tells that run.
     pub(super) fn mark_with_top(&self, directory: &Directory) {
         self.mark(directory);
-        if let Some(top) = self.above(directory).last() {
-            write_down(&top);
-        }
+        let above: Vec<Directory> = self.above(directory).collect();
+        let _ = above.iter().rev().any(write_down);
     }
 
     /// True if the file system tells who asks for a directory that the disk refused some of it, and nobody else.
     pub(super) fn tells_of_directories(&self, directory: &Directory) -> bool {
         let Some(device) = device_of(directory) else { return false };
         self.telling_devices.get(device, || match kind_of(directory) {
-            Ok(EXT) => !has_journal(device),
+            Ok(EXT) => !ext4::has_journal(device),
             Ok(kind) => !LOGGING.contains(&kind),
             Err(_) => false,
         })
@@ -232,45 +258,36 @@ fn instance(directory: &Directory) -> String {
     let boot = u128::from_be_bytes(boot::current());
     let facts = stat_fd_for(directory.as_fd(), StatxFlags::INO | StatxFlags::MNT_ID).ok();
     let (inode, mount) = facts.map_or((0, 0), |found| (found.stx_ino, found.stx_mnt_id));
-    let folder = || std::fs::metadata(ext4_folder(device_of(directory)?)?).ok();
     let number = match kind_of(directory) {
-        Ok(EXT) => folder().map_or(0, |found| found.ino()),
+        Ok(EXT) => device_of(directory).map_or(0, ext4::mount_number),
         _ => mount,
     };
     format!("{boot:032x}.{number}.{inode}")
 }
 
-/// Whether the ext2, ext3 or ext4 on this device has a journal; false where nothing tells.
-fn has_journal(device: Device) -> bool {
-    // The number of the thread that writes it.
-    let told = || std::fs::read_to_string(Path::new(&ext4_folder(device)?).join("journal_task")).ok();
-    told().is_some_and(|told| told.trim().parse::<u32>().is_ok())
-}
-
-/// What sysfs has of a file system of the ext4 driver.
-fn ext4_folder((major, minor): Device) -> Option<String> {
-    let device = std::fs::read_link(format!("/sys/dev/block/{major}:{minor}")).ok()?;
-    Some(format!("/sys/fs/ext4/{}", device.file_name()?.to_str()?))
-}
-
-/// The directories above one on its file system, as far as they may be opened.
-fn above(directory: &Directory) -> impl Iterator<Item = Directory> {
-    let facts = |directory: &Directory| {
-        let found = directory.stat_self().ok()?;
-        Some((found.stx_dev_major, found.stx_dev_minor, found.stx_ino))
-    };
+/// The directories above one, as far as they may be opened, and which they are.
+fn climb(directory: &Directory) -> impl Iterator<Item = (Directory, Identity)> {
+    let facts = |directory: &Directory| Some(identity_of(&directory.stat_self().ok()?));
     let next = move |directory: &Directory| {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let above: Directory = rustix::fs::openat(directory, "..", flags, Mode::empty()).ok()?.into();
-        let (here, there) = (facts(directory)?, facts(&above)?);
+        let identity = facts(&above)?;
         // The top leads to itself.
-        ((here.0, here.1) == (there.0, there.1) && here.2 != there.2).then_some(above)
+        (facts(directory)? != identity).then_some((above, identity))
     };
     let mut here = directory.duplicate().ok();
     std::iter::from_fn(move || {
-        here = next(here.as_ref()?);
-        here.as_ref()?.duplicate().ok()
+        let (above, identity) = next(here.as_ref()?)?;
+        here = above.duplicate().ok();
+        Some((above, identity))
     })
+}
+
+/// How many levels `directory` lies below the one of this identity; 0 if it does not.
+fn levels_below(directory: &Directory, top: Identity) -> usize {
+    let is_top = directory.stat_self().is_ok_and(|found| identity_of(&found) == top);
+    let found = || climb(directory).take(ABOVE_MAX).position(|(_, identity)| identity == top);
+    if is_top { 0 } else { found().map_or(0, |at| at + 1) }
 }
 
 pub(super) fn device_of(directory: &Directory) -> Option<Device> {
@@ -284,6 +301,8 @@ pub(super) fn is_refusal(error: Errno) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use dray_core::tree::Name;
     use rustix::fs::{getxattr, setxattr};
 

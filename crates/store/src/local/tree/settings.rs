@@ -51,8 +51,8 @@ pub struct WriteOptions {
     /// Make nothing that gives powers to who comes upon it, whatever this process may: no setuid, setgid and devices, and of
     /// extended attributes none that only root sets.
     pub harmless: bool,
-    /// Write to nothing that may have a name elsewhere: a login is confined to a directory.
-    pub confined: bool,
+    /// The device (major and minor number) and inode of the directory that a login is confined to: nothing is written to that may have a name elsewhere.
+    pub confined: Option<Identity>,
     /// Bits that the umask of this process takes are not given, although bits are kept: the sender may want others to write here.
     pub masked: bool,
     /// The root of a tree is a directory, or breaks the protocol: a link in its place would lead the next copy elsewhere.
@@ -106,7 +106,7 @@ pub(super) struct Settings {
     /// See [`WriteOptions::harmless`].
     pub(super) harmless: bool,
     /// See [`WriteOptions::confined`].
-    pub(super) confined: bool,
+    pub(super) confined: Option<Identity>,
     /// See [`WriteOptions::masked`].
     masked: bool,
     /// See [`WriteOptions::roots_are_directories`].
@@ -155,6 +155,8 @@ pub(super) struct Settings {
     pub(super) written_devices: ByDevice,
     /// Whether they tell of directories that a disk refused.
     pub(super) telling_devices: ByDevice,
+    /// Errors that stood written down of them before the run came to them.
+    pub(super) errors_before: ByDevice<u64>,
     /// Files without a name get one by their path in `/proc` alone.
     pub(super) links_by_path: Cell<bool>,
     /// What was done, or would be, for who wants to hear of each entry.
@@ -220,6 +222,7 @@ impl Settings {
             refused: RefCell::default(),
             late_devices: ByDevice::default(),
             telling_devices: ByDevice::default(),
+            errors_before: ByDevice::default(),
             overlays: ByDevice::default(),
             written_devices: ByDevice::default(),
             links_by_path: Cell::new(false),
@@ -368,6 +371,7 @@ impl Settings {
 
     /// See [`Devices::remember`].
     pub(super) fn remember_device(&self, device: (u32, u32), directory: &Directory) -> bool {
+        self.note_errors(directory, device);
         self.devices.borrow_mut().remember(device, directory)
     }
 

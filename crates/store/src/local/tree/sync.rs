@@ -180,7 +180,7 @@ impl Settings {
 
     /// True if what comes is a stranger's, who has no login here: it came by ticket.
     fn is_from_stranger(&self) -> bool {
-        self.harmless && !self.confined
+        self.harmless && self.confined.is_none()
     }
 
     /// True if the entry is passed by, with all that is below it; `found` is what stands in its place.

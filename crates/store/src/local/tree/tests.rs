@@ -35,7 +35,7 @@ const ARCHIVE: WriteOptions = WriteOptions {
     xattrs: true,
     whole_file: false,
     harmless: false,
-    confined: false,
+    confined: None,
     masked: false,
     roots_are_directories: false,
     durable: false,

@@ -149,7 +149,11 @@ impl TreeWriter {
     /// The same; what went wrong, and what became of what is new.
     fn sync_all(&mut self) -> Option<(Error, Refused)> {
         let devices = self.settings.devices.borrow();
-        let failed = devices.sync_each();
+        let mut failed = devices.sync_each();
+        let failing = |directory: &Directory| failed.iter().any(|(seen, _)| std::ptr::eq(*seen, directory));
+        let recorded = devices.all().filter(|it| !failing(it) && self.settings.has_new_errors(it));
+        let recorded: Vec<_> = recorded.map(|directory| (directory, Errno::IO)).collect();
+        failed.extend(recorded);
         let unsynced = self.settings.unsynced.take();
         self.settings.unsynced_bytes.set(0);
         let is_refused = self.settings.is_refused.take();

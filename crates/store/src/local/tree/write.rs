@@ -422,9 +422,7 @@ impl TreeWriter {
         }
         let found = self.landing.base.stat_self().map_err(failed)?;
         is_new &= found.stx_uid == self.settings.powers.uid;
-        if !is_new {
-            self.settings.require_on_disk_from_above(&self.landing.base)?;
-        }
+        self.settings.require_on_disk_from_above(&self.landing.base)?;
         if let Some(candidates) = &mut self.candidates {
             candidates.begin(name.as_ref());
         }

@@ -244,7 +244,7 @@ fn a_confined_login_changes_no_other_name() {
     let (to, other) = (dir.path().join("to"), dir.path().join("other"));
     fs::hard_link(to.join("f"), &other).unwrap();
     let was = (fs::read(&other).unwrap(), inode(&to.join("g")));
-    let confined = WriteOptions { harmless: true, confined: true, ..MINE };
+    let confined = WriteOptions { harmless: true, confined: Some((0, 0, 0)), ..MINE };
     let mut writer = begun_with(&to, in_place(), confined);
     let target = wanted(&mut writer, &file("f", b"other bytes"));
     bring(&mut writer, target, b"other bytes").unwrap();
