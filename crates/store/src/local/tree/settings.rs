@@ -141,7 +141,7 @@ pub(super) struct Settings {
     pub(super) devices: RefCell<Devices>,
     /// New files that may not be on disk yet.
     pub(super) unsynced: RefCell<Vec<Unsynced>>,
-    /// Bytes of their paths.
+    /// Bytes of their paths and of those of the directories on the way.
     pub(super) unsynced_bytes: Cell<usize>,
     /// A disk refused something before everything is made durable.
     pub(super) is_refused: Cell<bool>,

@@ -27,9 +27,9 @@ use crate::local::file_systems::{OVERLAY, lies_on};
 
 /// Files up to a page are asked for together.
 const TOGETHER_MAX: u64 = 4 << 10;
-/// New names, and bytes of their paths, after which what came is made durable.
+/// New names, and bytes of their paths and of those of the directories on the way, after which what came is made durable.
 const UNSYNCED_MAX: usize = 16_384;
-const UNSYNCED_BYTES_MAX: usize = 4 << 20;
+const UNSYNCED_BYTES_MAX: usize = 16 << 20;
 
 /// What has a name that may not be on the disk yet: it is new, or took the place of something and its source is to go.
 #[derive(Debug)]
@@ -124,7 +124,7 @@ impl OpenDirectory {
         let (path, identity, born) = (self.path(name), identity_of(found), born(found));
         let noted = Unsynced { path, identity, born, is_directory, source_mtime_s };
         let settings = self.settings();
-        settings.unsynced_bytes.set(settings.unsynced_bytes.get() + noted.path.len());
+        settings.unsynced_bytes.set(settings.unsynced_bytes.get() + way_bytes(&noted.path));
         settings.unsynced.borrow_mut().push(noted);
     }
 }
@@ -291,6 +291,12 @@ impl TreeWriter {
     }
 }
 
+/// Bytes of a path and of those of all directories on the way, each of which is remembered by its path where a disk refused something.
+fn way_bytes(path: &[u8]) -> usize {
+    let directories = path.iter().enumerate().filter_map(|(at, byte)| (*byte == b'/').then_some(at));
+    path.len() + directories.sum::<usize>()
+}
+
 /// True of a symbolic link that may have a block of its own for what it says, which nobody can ask for: ext2 and ext4 have room for 59 bytes beside its facts.
 pub(super) fn is_long_link(found: &Statx) -> bool {
     file_type(found) == FileType::Symlink && found.stx_size > 59
@@ -426,7 +432,18 @@ fn is_forgotten(file: &impl AsFd) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use dray_core::limits::TREE_DEPTH_MAX;
+
     use super::*;
+
+    /// What is remembered stays bounded in deep directories, too: a name with the longest way comes alone.
+    #[test]
+    fn names_with_long_ways_are_few() {
+        assert_eq!(way_bytes(b"f"), 1);
+        assert_eq!(way_bytes(b"a/bc/f"), "a".len() + "a/bc".len() + "a/bc/f".len());
+        let deepest = vec![vec![b'd'; 255]; TREE_DEPTH_MAX].join(&b'/');
+        assert!(way_bytes(&deepest) > UNSYNCED_BYTES_MAX);
+    }
 
     /// ADR 38: what is doubted is older than its source, whatever time that has.
     #[test]
