@@ -476,6 +476,43 @@ fn what_another_program_is_told_meanwhile_is_found_out() {
     }
 }
 
+/// Issue 7 "full-disk runs leave every file either old or new": a file system that turned read-only, as its disk refused what it cannot do without, says of nothing that it is not on the disk. With `--fsync`
+/// no run onto it ends well; one onto what was mounted so does.
+#[test]
+fn a_file_system_that_turned_read_only_is_no_good_end() {
+    // In mounts that the hosts share.
+    if !is_isolated("a_file_system_that_turned_read_only_is_no_good_end") {
+        return;
+    }
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let thin = Thin::new(a, "disk", &["mkfs.btrfs", "-q"], 300 << 20);
+    let (source, copy) = (a.directory("source"), thin.place.join("copy"));
+    let run = || sync(a, &case(&["-a"]), &["--fsync"], &Way::Here, &source, &copy);
+    write(&source.join("old"), b"old", 0);
+    run().expect(0);
+    let mount = |option: &str| tool(&["mount", "-o", option, thin.place.to_str().unwrap()]);
+    mount("remount,ro");
+    run().expect(0);
+    mount("remount,rw");
+    (0..600).for_each(|at| write(&source.join(at.to_string()), &data::random_bytes(20_000, at), 0));
+    thin.take_room_but(4 << 20);
+    let failed = run();
+    assert_ne!(failed.code(), Some(0), "{failed}");
+    let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let place = format!(" {} ", thin.place.display());
+    let line = mounts.lines().find(|line| line.contains(&place)).unwrap();
+    assert!(line.rsplit(' ').next().unwrap().starts_with("ro,"), "it did not turn read-only: {line}");
+    thin.remount(1 << 30);
+    // Also where nothing is told of what is the same, as over ssh.
+    for way in [Way::Here, Way::Here, Way::Up(b)] {
+        let said = sync(a, &case(&["-a"]), &["--fsync"], &way, &source, &copy);
+        assert_ne!(said.code(), Some(0), "{way:?}: {said}");
+        assert!(said.stderr_text().contains("fsck"), "{way:?}: {said}");
+    }
+}
+
 /// S84, ADR 38: without a journal no source goes for what a login alone was told of that is confined to a directory: neither into that directory, nor, as ext4 writes it down, into any other. What is
 /// above its directory is as it was.
 #[test]

@@ -16,6 +16,7 @@ mod landing;
 mod object;
 mod outboard;
 mod place;
+mod read_only;
 mod record;
 mod repeats;
 mod retention;

@@ -24,12 +24,16 @@ use super::refused::{Device, Doubts, device_of, is_refusal};
 use super::settings::{Settings, mtime_of};
 use super::write::{TreeWriter, file_type};
 use crate::local::file_systems::{OVERLAY, lies_on};
+use crate::local::read_only::turned_read_only;
 
 /// Files up to a page are asked for together.
 const TOGETHER_MAX: u64 = 4 << 10;
 /// New names, and bytes of their paths and of those of the directories on the way, after which what came is made durable.
 const UNSYNCED_MAX: usize = 16_384;
 const UNSYNCED_BYTES_MAX: usize = 16 << 20;
+
+/// What to do where the disk refused something of what stays.
+const CHECK: &str = "unmount the file system there and check it (fsck), then run it again with -c";
 
 /// What has a name that may not be on the disk yet: it is new, or took the place of something and its source is to go.
 #[derive(Debug)]
@@ -64,6 +68,14 @@ impl Settings {
             }
             refused_by_disk(error)
         })
+    }
+
+    /// Why some of what was written to the file system of `directory` is not on its disk, where syncfs(2) does not say so: it turned read-only, or others were told.
+    fn untold_refusal(&self, directory: &Directory) -> Option<Errno> {
+        if turned_read_only(directory) {
+            return Some(Errno::ROFS);
+        }
+        self.has_new_errors(directory).then_some(Errno::IO)
     }
 
     /// True if syncfs(2) tells nothing of what the disk refused: an overlay's does not hear of the file system of its upper layer.
@@ -150,10 +162,12 @@ impl TreeWriter {
     fn sync_all(&mut self) -> Option<(Error, Refused)> {
         let devices = self.settings.devices.borrow();
         let mut failed = devices.sync_each();
-        let failing = |directory: &Directory| failed.iter().any(|(seen, _)| std::ptr::eq(*seen, directory));
-        let recorded = devices.all().filter(|it| !failing(it) && self.settings.has_new_errors(it));
-        let recorded: Vec<_> = recorded.map(|directory| (directory, Errno::IO)).collect();
-        failed.extend(recorded);
+        let is_told = |device| failed.iter().any(|(directory, _)| device_of(directory) == device);
+        let is_seen = |device| devices.all().any(|directory| device_of(directory) == device);
+        let base = Some(&self.landing.base).filter(|base| !is_seen(device_of(base)));
+        let all = devices.all().chain(base).filter(|directory| !is_told(device_of(directory)));
+        let untold = all.filter_map(|it| Some((it, self.settings.untold_refusal(it)?))).collect::<Vec<_>>();
+        failed.extend(untold);
         let unsynced = self.settings.unsynced.take();
         self.settings.unsynced_bytes.set(0);
         let is_refused = self.settings.is_refused.take();
@@ -175,7 +189,12 @@ impl TreeWriter {
             refused.directories.extend(doubted.into_iter().map(|directory| self.path_told(directory)));
         }
         let why = failed.first().map(|(_, error)| *error).or(refused.why)?;
-        Some((not_durable(why.into()), refused))
+        let error = match why {
+            Errno::ROFS => Error::file("make it durable: the file system turned read-only", Errno::IO.into())
+                .or_advise(CHECK),
+            _ => not_durable(why.into()),
+        };
+        Some((error, refused))
     }
 
     /// A directory as it is told: empty for the base, else by its whole path.
@@ -337,7 +356,7 @@ impl Refused {
         if self.left.is_empty() && self.directories.is_empty() {
             return error;
         }
-        error.advise("unmount the file system there and check it (fsck), then run it again with -c")
+        error.advise(CHECK)
     }
 }
 
