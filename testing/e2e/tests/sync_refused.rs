@@ -545,7 +545,11 @@ fn what_a_confined_login_was_told_of_keeps_all_sources() {
         write(&theirs.join("f"), b"theirs", 0);
         thin.leave(0);
         confined("--times", &source, "copy").expect(0);
-        let before = fs::metadata(&above).unwrap();
+        let ctimes = || {
+            [&above, &thin.place]
+                .map(|path| fs::metadata(path).map(|it| (it.ctime(), it.ctime_nsec())).unwrap())
+        };
+        let before = ctimes();
         let told = confined("--fsync", &theirs, "theirs/below");
         assert_ne!(told.code(), Some(0), "{told}");
         thin.remount(1 << 30);
@@ -556,11 +560,10 @@ fn what_a_confined_login_was_told_of_keeps_all_sources() {
             assert_eq!(data::names(&source.join(&end)).len(), FILES, "{said}");
         }
         for above in [&above, &thin.place] {
-            let mut none: [u8; 0] = [];
-            assert_eq!(listxattr(above, &mut none[..]), Ok(0), "{}", above.display());
+            let mut names = [0; 256];
+            assert_eq!(listxattr(above, &mut names[..]), Ok(0), "{}", above.display());
         }
-        let now = fs::metadata(&above).unwrap();
-        assert_eq!((now.ctime(), now.ctime_nsec()), (before.ctime(), before.ctime_nsec()));
+        assert_eq!(ctimes(), before);
         if !is_written_down {
             // Nor does it see when the file system is mounted anew: what is at its directory counts until the host starts again.
             continue;
@@ -666,13 +669,16 @@ fn what_left_memory_before_it_was_asked_for_is_compared() {
         thin.take_room_but(2 << 20);
         let program = a.dray().arg("sync").args(options).args(["--fsync", "--bwlimit=8M"]);
         let running = program.arg(source.join("")).arg(&copy).start();
-        running.wait_until(false, || data::names(&copy).len() > FILES / 2);
-        running.signal(Signal::STOP);
-        for _ in 0..2 {
-            let _ = syncfs(fs::File::open(&thin.place).unwrap());
-            fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+        // There each is asked for by itself, and told at once.
+        if options != linked {
+            running.wait_until(false, || data::names(&copy).len() > FILES / 2);
+            running.signal(Signal::STOP);
+            for _ in 0..2 {
+                let _ = syncfs(fs::File::open(&thin.place).unwrap());
+                fs::write("/proc/sys/vm/drop_caches", "3").unwrap();
+            }
+            running.signal(Signal::CONT);
         }
-        running.signal(Signal::CONT);
         let failed = running.wait();
         assert_ne!(failed.code(), Some(0), "{failed}");
         thin.remount(1 << 30);
@@ -683,6 +689,146 @@ fn what_left_memory_before_it_was_asked_for_is_compared() {
         let wrong: Vec<String> = names.filter(is_wrong).collect();
         assert!(wrong.is_empty(), "{options:?}: {} are wrong: {failed}", wrong.len());
     }
+}
+
+/// Issue 7 "full-disk runs leave every file either old or new": where the journal ends while a run removes again what the disk refused, or turns read-only before, all is there with the next mount, and
+/// garbage. It has a time before its source's, and so the next run, which has no other options, compares it; with `--atomic` it switches nothing else.
+#[test]
+fn what_is_back_with_the_next_mount_is_compared() {
+    // In mounts of its own: a file system that is mounted elsewhere, too, is never unmounted.
+    if !is_isolated("what_is_back_with_the_next_mount_is_compared") {
+        return;
+    }
+    const FILES: usize = 200;
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let make = ["mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096"];
+    let mut were_back = 0;
+    // Blocks of the journal that have room.
+    let cases = [
+        (Some(30), &["--fsync"][..]),
+        (Some(40), &["--fsync"]),
+        (None, &["--fsync", "--atomic", "--delete"]),
+    ];
+    for (number, (journal, options)) in cases.into_iter().enumerate() {
+        let name = format!("disk{number}");
+        let thin = Thin::with(a, &name, &make, 96 << 20, |image| {
+            let told = tool(&["debugfs", "-R", "blocks <8>", image]);
+            let blocks: Vec<u64> = told.split_whitespace().filter_map(|block| block.parse().ok()).collect();
+            assert!(blocks.len() > 100, "{told}");
+            for block in journal.map_or(&[][..], |first| &blocks[first..]) {
+                let at = (block * 4096).to_string();
+                tool(&["fallocate", "--punch-hole", "-o", &at, "-l", "4096", image]);
+            }
+        });
+        let (source, copy) = (a.directory(&format!("source{number}")), thin.place.join("copy"));
+        let bytes = |at: usize| data::random_bytes(8 << 10, at as u64);
+        (0..FILES).for_each(|at| write(&source.join(at.to_string()), &bytes(at), 0));
+        fs::create_dir(&copy).unwrap();
+        thin.take_room();
+        let run = || sync(a, &case(&["-a"]), options, &Way::Here, &source, &copy);
+        let failed = run();
+        assert_ne!(failed.code(), Some(0), "{failed}");
+        thin.remount(1 << 30);
+        thin.forget();
+        let is_right =
+            |at: &usize| fs::read(copy.join(at.to_string())).is_ok_and(|found| found == bytes(*at));
+        were_back += (0..FILES).filter(|at| copy.join(at.to_string()).exists() && !is_right(at)).count();
+        run().expect(0);
+        thin.forget();
+        assert_eq!((0..FILES).filter(is_right).count(), FILES, "{options:?}: {failed}");
+    }
+    assert!(were_back > 0, "nothing was there again");
+}
+
+/// ADR 38: with `-b` a new file is on its disk before it has its name: else the next run would keep, as what is replaced, what the disk refused of it, in the place of an older backup.
+#[test]
+fn older_backups_outlive_what_a_disk_refused() {
+    if !is_isolated("older_backups_outlive_what_a_disk_refused") {
+        return;
+    }
+    const FILES: usize = 300;
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let thin = Thin::new(a, "disk", &["mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096"], 96 << 20);
+    let (source, copy) = (a.directory("source"), thin.place.join("copy"));
+    for at in 0..FILES {
+        write(&source.join(at.to_string()), &data::random_bytes(8 << 10, at as u64), 0);
+        write(&copy.join(format!("{at}~")), b"older", -1000);
+    }
+    let room: Vec<PathBuf> = (0..FILES * 3).map(|at| copy.join(format!("room for a name {at}"))).collect();
+    room.iter().for_each(|path| fs::write(path, b"").unwrap());
+    thin.sync();
+    room.iter().for_each(|path| fs::remove_file(path).unwrap());
+    thin.take_room_but(1 << 20);
+    let run = || sync(a, &case(&["-a"]), &["--fsync", "-b"], &Way::Here, &source, &copy);
+    let failed = run();
+    assert_ne!(failed.code(), Some(0), "{failed}");
+    thin.remount(1 << 30);
+    run().expect(0);
+    thin.forget();
+    let is_kept = |at: &usize| fs::read(copy.join(format!("{at}~"))).is_ok_and(|bytes| bytes == b"older");
+    assert_eq!((0..FILES).filter(is_kept).count(), FILES, "{failed}");
+    let is_right =
+        |at: &usize| fs::read(copy.join(at.to_string())).ok() == fs::read(source.join(at.to_string())).ok();
+    assert_eq!((0..FILES).filter(is_right).count(), FILES, "{failed}");
+}
+
+/// S84: what leaves its source is written as it was read. What shares the blocks of its source has what the disk has of that, which may have refused some of it, and was told to somebody else.
+#[test]
+fn what_goes_is_written_as_it_is_read() {
+    if !is_isolated("what_goes_is_written_as_it_is_read") {
+        return;
+    }
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let thin = Thin::new(a, "disk", &["mkfs.xfs", "-q", "-m", "reflink=1"], 320 << 20);
+    let (source, copy) = (thin.place.join("source"), thin.place.join("copy"));
+    fs::create_dir(&source).unwrap();
+    let bytes = data::random_bytes(3 << 20, 1);
+    thin.take_room();
+    write(&source.join("f"), &bytes, 0);
+    syncfs(fs::File::open(&thin.place).unwrap()).unwrap_err();
+    thin.remount(1 << 30);
+    assert!(fs::read(source.join("f")).unwrap() == bytes, "it is in memory");
+    sync(a, &case(&["-a"]), &["--remove-source-files"], &Way::Here, &source, &copy).expect(0);
+    thin.forget();
+    assert!(!source.join("f").exists() && fs::read(copy.join("f")).unwrap() == bytes);
+}
+
+/// S84, ADR 38: what another program is told in the last moment, when all was written, is found out by a change that the run makes for that alone.
+#[test]
+fn what_is_told_in_the_last_moment_is_found_out() {
+    if !is_isolated("what_is_told_in_the_last_moment_is_found_out") {
+        return;
+    }
+    const DIRECTORIES: usize = 200;
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let thin = Thin::without_inodes(a, "disk");
+    let (source, copy) = (a.directory("source"), thin.place.join("copy"));
+    (0..DIRECTORIES).for_each(|at| fs::create_dir(source.join(at.to_string())).unwrap());
+    fs::create_dir(&copy).unwrap();
+    thin.leave(0);
+    let delayed = a.program("strace").args(["-f", "-o", "/dev/null", "-e", "trace=syncfs"]);
+    let delayed = delayed.args(["-e", "inject=syncfs:delay_enter=2000000"]).arg(gate::dray_binary());
+    let running = delayed.args(["sync", "-a", "--fsync"]).arg(source.join("")).arg(&copy).start();
+    running.wait_until(false, || data::names(&copy).len() == DIRECTORIES);
+    std::thread::sleep(std::time::Duration::from_millis(500));
+    syncfs(fs::File::open(&thin.place).unwrap()).unwrap_err();
+    thin.remount(1 << 30);
+    let failed = running.wait();
+    assert_ne!(failed.code(), Some(0), "{failed}");
+    assert!(failed.stderr_text().contains("fsck"), "{failed}");
+    // Nor does the next one end well, until that was checked.
+    let run = || sync(a, &case(&["-a"]), &["--fsync"], &Way::Here, &source, &copy);
+    let said = run();
+    assert_ne!(said.code(), Some(0), "{said}");
+    thin.check();
+    run().expect(0);
+    thin.forget();
+    let is_there = |at: &usize| copy.join(at.to_string()).is_dir();
+    assert_eq!((0..DIRECTORIES).filter(is_there).count(), DIRECTORIES);
 }
 
 /// ADR 38: what was there before the run, and only got another name, keeps its time, which others share, whatever the disk refused of the rest.

@@ -57,23 +57,23 @@ pub(super) const UNTOLD: [(u64, &str); 7] =
 /// File systems of which something is remembered; beyond that many it is found out anew.
 const REMEMBERED_MAX: usize = 64;
 
-/// What is known of file systems, by their devices: found out once of each.
+/// Whether something is so of a file system, by its device: found out once of each.
 #[derive(Debug, Default)]
-pub(super) struct ByDevice<T = bool>(RefCell<Vec<((u32, u32), T)>>);
+pub(super) struct ByDevice(RefCell<Vec<((u32, u32), bool)>>);
 
-impl<T: Copy> ByDevice<T> {
+impl ByDevice {
     /// What is known of `device`, or what `find_out` says now.
-    pub(super) fn get(&self, device: (u32, u32), find_out: impl FnOnce() -> T) -> T {
+    pub(super) fn get(&self, device: (u32, u32), find_out: impl FnOnce() -> bool) -> bool {
         let mut known = self.0.borrow_mut();
-        if let Some((_, value)) = known.iter().find(|(seen, _)| *seen == device) {
-            return *value;
+        if let Some((_, is_so)) = known.iter().find(|(seen, _)| *seen == device) {
+            return *is_so;
         }
         if known.len() >= REMEMBERED_MAX {
             known.clear();
         }
-        let value = find_out();
-        known.push((device, value));
-        value
+        let is_so = find_out();
+        known.push((device, is_so));
+        is_so
     }
 }
 

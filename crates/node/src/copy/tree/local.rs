@@ -357,7 +357,7 @@ impl Copying<'_> {
             return self.remove_arrived(false);
         }
         if stepped.is_ok() && self.writer.is_sync_due() {
-            return self.writer.sync();
+            return self.writer.sync_what_came();
         }
         stepped
     }
@@ -499,7 +499,8 @@ impl Copying<'_> {
             return Ok(size_bytes);
         }
         let is_sparse = open.stored_bytes < open.size_bytes;
-        let mut in_kernel = open.size_bytes > KERNEL_FROM_BYTES;
+        // Where the source goes its bytes are written as they are read: what is shared is what its disk has, which may have refused some of them.
+        let mut in_kernel = open.size_bytes > KERNEL_FROM_BYTES && self.removal.is_none();
         let mut at = 0;
         loop {
             self.check_stop()?;
@@ -571,7 +572,7 @@ impl Copying<'_> {
     fn share(&mut self, new: &mut NewFile, open: &OpenFile) -> Result<Option<u64>> {
         // One that could not is not asked again for each small file.
         let is_worth = self.can_share || open.size_bytes >= SHARE_ALWAYS_BYTES;
-        if open.size_bytes == 0 || !is_worth || self.limit.is_some() {
+        if open.size_bytes == 0 || !is_worth || self.limit.is_some() || self.removal.is_some() {
             return Ok(None);
         }
         self.can_share = ioctl_ficlone(new.file(), &open.file).is_ok();

@@ -650,7 +650,7 @@ impl TreeSink for Writing<'_> {
             self.say_in_place(false)?;
         }
         if self.writer.is_sync_due() {
-            self.writer.sync()?;
+            self.writer.sync_what_came()?;
         }
         self.finish_if_complete()
     }

@@ -130,10 +130,19 @@ impl<'a> Doubts<'a> {
 }
 
 impl Settings {
-    /// Fails where sources are to go and a disk refused some of `directory` before, as long as its file system stays mounted: names may be read there that are in memory alone.
+    /// Fails where what comes is to be on its disk, and that refused some of the file system of `directory` before, as is written down of it until it is checked; and where sources are to go and it refused
+    /// some of the directory, as long as its file system stays mounted: names may be read there that are in memory alone.
     pub(super) fn require_on_disk(&self, directory: &Directory) -> dray_core::Result<()> {
+        if !self.is_durable() || !self.tells_of_directories(directory) {
+            return Ok(());
+        }
         let refusal = || self.was_directory_refused(directory).filter(|error| is_refusal(*error));
-        match if self.removes_sources() { refusal() } else { None } {
+        let error = match self.had_errors(directory) {
+            true => Some(Errno::IO),
+            false if self.removes_sources() => refusal(),
+            false => None,
+        };
+        match error {
             None => Ok(()),
             Some(error) => Err(Error::file("find all of the directory on its disk", error.into())
                 .or_advise("unmount the file system there and check it (fsck), then run it again")),
@@ -142,24 +151,26 @@ impl Settings {
 
     /// The same of a directory that the user named, and of those that lead to it.
     pub(super) fn require_on_disk_from_above(&self, directory: &Directory) -> dray_core::Result<()> {
+        self.require_on_disk(directory)?;
         if !self.removes_sources() || !self.tells_of_directories(directory) {
             return Ok(());
         }
-        self.require_on_disk(directory)?;
         self.above(directory).try_for_each(|directory| self.require_on_disk(&directory))
     }
 
     /// The directories above one on its file system; those up to the one that the login is confined to, if it is: to ask takes what is told once from others, and changes what is written down.
     fn above(&self, directory: &Directory) -> impl Iterator<Item = Directory> {
-        let levels = self.confined.map_or(ABOVE_MAX, |top| levels_below(directory, top));
+        let way: Box<dyn Iterator<Item = (Directory, Identity)>> = match self.confined {
+            None => Box::new(climb(directory).take(ABOVE_MAX)),
+            Some(top) => Box::new(way_up_to(directory, top).into_iter()),
+        };
         let device = device_of(directory);
-        let is_on_it = move |(_, it): &(Directory, Identity)| device == Some((it.0, it.1));
-        climb(directory).take(levels).take_while(is_on_it).map(|(above, _)| above)
+        way.take_while(move |(_, it)| device == Some((it.0, it.1))).map(|(above, _)| above)
     }
 
     /// Why some of `directory` is not on the disk, by what was written down or is told now.
     fn was_directory_refused(&self, directory: &Directory) -> Option<Errno> {
-        if self.tells_of_directories(directory) && (is_marked(directory) || self.had_errors(directory)) {
+        if self.tells_of_directories(directory) && is_marked(directory) {
             return Some(Errno::IO);
         }
         self.ask_directory(directory)
@@ -181,29 +192,20 @@ impl Settings {
         refusal
     }
 
-    /// True if ext4 has errors written down of the file system of `directory` since before this run came to it; they stand until it is checked.
+    /// True if ext4 has errors written down of the file system of `directory`; they stand until it is checked. Found out once, when the run comes to it.
     fn had_errors(&self, directory: &Directory) -> bool {
-        device_of(directory).is_some_and(|device| self.errors_before(directory, device) > 0)
+        device_of(directory).is_some_and(|device| {
+            self.devices_with_errors.get(device, || ext4::has_errors(device, [directory]))
+        })
     }
 
-    /// The same of errors that came to it since, of what this run wrote, or another.
-    pub(super) fn has_new_errors(&self, directory: &Directory) -> bool {
+    /// The same now, of which the run, which came where there were none, or another was not told; `changed` is a directory in which it could write.
+    pub(super) fn has_errors_now(&self, directory: &Directory, changed: Option<&Directory>) -> bool {
         let Some(device) = device_of(directory).filter(|_| self.tells_of_directories(directory)) else {
             return false;
         };
-        let before = self.errors_before(directory, device);
-        ext4::recorded_errors(directory, device) > before
-    }
-
-    fn errors_before(&self, directory: &Directory, device: Device) -> u64 {
-        self.errors_before.get(device, || ext4::recorded_errors(directory, device))
-    }
-
-    /// To be called before anything is written to the file system of `directory`, where what comes is to be on its disk.
-    pub(super) fn note_errors(&self, directory: &Directory, device: Device) {
-        if self.is_durable() && self.tells_of_directories(directory) {
-            self.errors_before(directory, device);
-        }
+        let changed = changed.filter(|changed| device_of(changed) == Some(device));
+        ext4::has_errors(device, changed.into_iter().chain([directory]))
     }
 
     /// Writes down that the disk refused some of `directory`, at it or, where that is not allowed, at the next one above; best effort.
@@ -283,11 +285,19 @@ fn climb(directory: &Directory) -> impl Iterator<Item = (Directory, Identity)> {
     })
 }
 
-/// How many levels `directory` lies below the one of this identity; 0 if it does not.
-fn levels_below(directory: &Directory, top: Identity) -> usize {
-    let is_top = directory.stat_self().is_ok_and(|found| identity_of(&found) == top);
-    let found = || climb(directory).take(ABOVE_MAX).position(|(_, identity)| identity == top);
-    if is_top { 0 } else { found().map_or(0, |at| at + 1) }
+/// The directories above one up to the one of this identity; none if that is not above it.
+fn way_up_to(directory: &Directory, top: Identity) -> Vec<(Directory, Identity)> {
+    if directory.stat_self().is_ok_and(|found| identity_of(&found) == top) {
+        return Vec::new();
+    }
+    let mut way = Vec::new();
+    for (above, identity) in climb(directory).take(ABOVE_MAX) {
+        way.push((above, identity));
+        if identity == top {
+            return way;
+        }
+    }
+    Vec::new()
 }
 
 pub(super) fn device_of(directory: &Directory) -> Option<Device> {

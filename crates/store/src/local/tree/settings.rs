@@ -143,6 +143,8 @@ pub(super) struct Settings {
     pub(super) unsynced: RefCell<Vec<Unsynced>>,
     /// Bytes of their paths and of those of the directories on the way.
     pub(super) unsynced_bytes: Cell<usize>,
+    /// Entries of several sources may come to one place.
+    pub(super) roots_meet: Cell<bool>,
     /// A disk refused something before everything is made durable.
     pub(super) is_refused: Cell<bool>,
     /// Files that have a name, of which a disk said that it refused them, and why.
@@ -155,8 +157,10 @@ pub(super) struct Settings {
     pub(super) written_devices: ByDevice,
     /// Whether they tell of directories that a disk refused.
     pub(super) telling_devices: ByDevice,
-    /// Errors that stood written down of them before the run came to them.
-    pub(super) errors_before: ByDevice<u64>,
+    /// Whether errors stood written down of them when the run came to them.
+    pub(super) devices_with_errors: ByDevice,
+    /// What was placed last on one of those, below the destination.
+    pub(super) last_placed: RefCell<Vec<u8>>,
     /// Files without a name get one by their path in `/proc` alone.
     pub(super) links_by_path: Cell<bool>,
     /// What was done, or would be, for who wants to hear of each entry.
@@ -218,11 +222,13 @@ impl Settings {
             devices: RefCell::default(),
             unsynced: RefCell::default(),
             unsynced_bytes: Cell::default(),
+            roots_meet: Cell::new(false),
             is_refused: Cell::new(false),
             refused: RefCell::default(),
             late_devices: ByDevice::default(),
             telling_devices: ByDevice::default(),
-            errors_before: ByDevice::default(),
+            devices_with_errors: ByDevice::default(),
+            last_placed: RefCell::default(),
             overlays: ByDevice::default(),
             written_devices: ByDevice::default(),
             links_by_path: Cell::new(false),
@@ -371,7 +377,6 @@ impl Settings {
 
     /// See [`Devices::remember`].
     pub(super) fn remember_device(&self, device: (u32, u32), directory: &Directory) -> bool {
-        self.note_errors(directory, device);
         self.devices.borrow_mut().remember(device, directory)
     }
 

@@ -12,6 +12,7 @@ use super::*;
 mod faking;
 mod folding;
 mod guarded;
+mod holding;
 mod hostile;
 mod keeping;
 mod landing;

@@ -1,9 +1,9 @@
 //! What is to be on its disk, and what the disk refused.
 //!
 //! A file system says of bytes that a disk refused, as one does that was promised more room than there is, only when it is asked to make them durable; it says it once, and goes on to read them
-//! from memory for a while. So with `--fsync`, and where sources go, a file is durable before it takes the place of anything. What is new is made durable together: if that fails, each is asked
-//! for by itself, and what is not on the disk is removed again, as the next run would believe its size and time. So is what lies in a directory of which the disk refused some: a file system without
-//! a journal tells that who asks for the directory ([`super::refused`]).
+//! from memory for a while. So with `--fsync`, and where sources go, a file is durable before it takes the place of anything. What is new is made durable together, and has a time before its
+//! source's until it is: the next run compares it, whatever ended this one. If it fails, each is asked for by itself, and what is not on the disk is removed again. So is what lies in a directory of
+//! which the disk refused some: a file system without a journal tells that who asks for the directory ([`super::refused`]).
 
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
@@ -13,11 +13,11 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use dray_core::Error;
 use dray_core::tree::Name;
-use rustix::fs::{Advice, AtFlags, FileType, Statx};
+use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags, Statx};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::directory::{Directory, stat_fd, stat_fd_for};
-use super::opened::{OpenDirectory, not_durable};
+use super::opened::{Devices, OpenDirectory, not_durable};
 use super::overwrite::{FACTS, born};
 use super::place::{FileTarget, Identity, NewFile, There, identity_of, times_of};
 use super::refused::{Device, Doubts, device_of, is_refusal};
@@ -43,8 +43,17 @@ pub(super) struct Unsynced {
     identity: Identity,
     born: (i64, u32),
     pub(super) is_directory: bool,
-    /// Of a file that this run made, and did not ask for: the time of modification of its source, seconds. One that was there before, and got a further name, has none.
-    source_mtime_s: Option<i64>,
+    /// Of a file that this run made and that was not asked for by itself.
+    held_back: Option<HeldBack>,
+}
+
+/// The time of modification of a new file, which gets it once all of it is on its disk. Until then it has one before its source's, so that a run that finds it, after whatever ended this one, compares it and
+/// does not believe its size and time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HeldBack {
+    /// That it has now, in seconds.
+    now_s: i64,
+    then: (i64, u32),
 }
 
 impl Settings {
@@ -65,22 +74,25 @@ impl Settings {
             if let Ok(found) = stat_fd(file.as_fd()) {
                 // Nobody else is told.
                 self.refused.borrow_mut().push((identity_of(&found), error));
+                self.unsynced_bytes.set(self.unsynced_bytes.get() + size_of::<(Identity, Errno)>());
             }
             refused_by_disk(error)
         })
     }
 
     /// Why some of what was written to the file system of `directory` is not on its disk, where syncfs(2) does not say so: it turned read-only, or others were told.
-    fn untold_refusal(&self, directory: &Directory) -> Option<Errno> {
+    fn untold_refusal(&self, directory: &Directory, changed: Option<&Directory>) -> Option<Errno> {
         if turned_read_only(directory) {
             return Some(Errno::ROFS);
         }
-        self.has_new_errors(directory).then_some(Errno::IO)
+        self.has_errors_now(directory, changed).then_some(Errno::IO)
     }
 
-    /// True if syncfs(2) tells nothing of what the disk refused: an overlay's does not hear of the file system of its upper layer.
-    fn is_synced_singly(&self, device: Device, fd: BorrowedFd<'_>) -> bool {
-        self.overlays.get(device, || lies_on(fd, &[OVERLAY]))
+    /// True if each new file is asked for before it gets its name: where syncfs(2) tells nothing of what the disk refused, as that of an overlay does not hear of the file system of its upper layer; and where a
+    /// time that is held back would do harm, as a run that believes what is there whatever its time would never look at it, one that keeps backups would keep it, and another source may be compared with it.
+    fn asks_singly(&self, device: Device, fd: BorrowedFd<'_>) -> bool {
+        let would_harm = self.believes_whatever_time() || self.backup().is_some() || self.roots_meet.get();
+        would_harm || self.overlays.get(device, || lies_on(fd, &[OVERLAY]))
     }
 
     /// True if what comes is to be on its disk.
@@ -100,15 +112,36 @@ impl FileTarget {
         !matches!(self.there, There::Nothing)
     }
 
-    /// To be called before what stands there makes way for `file`.
-    pub(super) fn settle(&self, file: &NewFile) -> dray_core::Result<()> {
+    /// To be called before what stands there makes way for `file`. What is not asked for now has its time held back.
+    pub(super) fn settle(&self, file: &NewFile) -> dray_core::Result<Option<HeldBack>> {
         let settings = self.directory.settings();
         let fd = file.file().as_fd();
-        let is_asked_for = || self.replaces() || settings.is_synced_singly(self.directory.device, fd);
-        if (settings.is_durable() && is_asked_for()) || settings.fails_late(self.directory.device, fd) {
+        let is_asked_for = || self.replaces() || settings.asks_singly(self.directory.device, fd);
+        if settings.is_durable() && !is_asked_for() && !settings.fails_late(self.directory.device, fd) {
+            let held_back = HeldBack::of(fd, self.metadata.mtime_s);
+            if held_back.is_some() {
+                return Ok(held_back);
+            }
+        }
+        if settings.is_durable() || settings.fails_late(self.directory.device, fd) {
             settings.make_durable(fd).map_err(refused_by_disk)?;
         }
-        Ok(())
+        Ok(None)
+    }
+}
+
+impl HeldBack {
+    /// Holds back the time of a new file, whose source has this one; `None` where the file system has no such time, or it may not be set.
+    fn of(file: BorrowedFd<'_>, source_mtime_s: i64) -> Option<HeldBack> {
+        let mtime = || stat_fd(file).map(|found| mtime_of(&found)).ok();
+        let then = mtime()?;
+        let now_s = time_before(source_mtime_s);
+        rustix::fs::futimens(file, &times_of((now_s, 0))).ok()?;
+        if mtime()? == (now_s, 0) && now_s < source_mtime_s {
+            return Some(HeldBack { now_s, then });
+        }
+        let _ = rustix::fs::futimens(file, &times_of(then));
+        None
     }
 }
 
@@ -130,11 +163,11 @@ impl OpenDirectory {
         });
     }
 
-    /// What `found`, asked for with [`FACTS`], tells of got this name, where what comes is to be on its disk; of a file that this run made with the time of its source.
-    pub(super) fn note_unsynced(&self, name: &Name, found: &Statx, source_mtime_s: Option<i64>) {
+    /// What `found`, asked for with [`FACTS`], tells of got this name, where what comes is to be on its disk.
+    pub(super) fn note_unsynced(&self, name: &Name, found: &Statx, held_back: Option<HeldBack>) {
         let is_directory = file_type(found) == FileType::Directory;
         let (path, identity, born) = (self.path(name), identity_of(found), born(found));
-        let noted = Unsynced { path, identity, born, is_directory, source_mtime_s };
+        let noted = Unsynced { path, identity, born, is_directory, held_back };
         let settings = self.settings();
         settings.unsynced_bytes.set(settings.unsynced_bytes.get() + way_bytes(&noted.path));
         settings.unsynced.borrow_mut().push(noted);
@@ -148,9 +181,18 @@ impl TreeWriter {
             || self.settings.unsynced_bytes.get() >= UNSYNCED_BYTES_MAX
     }
 
-    /// Waits until everything is on disk, on every file system that was written to. What a disk refused of what is new is removed again.
+    /// Waits until everything is on disk, on every file system that was written to. What a disk refused of what is new is removed again, or has its time held back.
     pub fn sync(&mut self) -> dray_core::Result<()> {
-        let Some((error, refused)) = self.sync_all() else { return Ok(()) };
+        self.sync_as(true)
+    }
+
+    /// The same where more is to come, and [`TreeWriter::sync`] after it: times that files get now may not be on disk yet.
+    pub fn sync_what_came(&mut self) -> dray_core::Result<()> {
+        self.sync_as(false)
+    }
+
+    fn sync_as(&mut self, is_last: bool) -> dray_core::Result<()> {
+        let Some((error, refused)) = self.sync_all(is_last) else { return Ok(()) };
         let error = match &mut self.stage {
             Some(stage) => stage.doubt(error),
             None => error,
@@ -159,20 +201,22 @@ impl TreeWriter {
     }
 
     /// The same; what went wrong, and what became of what is new.
-    fn sync_all(&mut self) -> Option<(Error, Refused)> {
+    fn sync_all(&mut self, is_last: bool) -> Option<(Error, Refused)> {
         let devices = self.settings.devices.borrow();
-        let mut failed = devices.sync_each();
-        let is_told = |device| failed.iter().any(|(directory, _)| device_of(directory) == device);
-        let is_seen = |device| devices.all().any(|directory| device_of(directory) == device);
-        let base = Some(&self.landing.base).filter(|base| !is_seen(device_of(base)));
-        let all = devices.all().chain(base).filter(|directory| !is_told(device_of(directory)));
-        let untold = all.filter_map(|it| Some((it, self.settings.untold_refusal(it)?))).collect::<Vec<_>>();
-        failed.extend(untold);
-        let unsynced = self.settings.unsynced.take();
+        let mut failed = self.sync_devices(&devices);
+        let mut unsynced = self.settings.unsynced.take();
         self.settings.unsynced_bytes.set(0);
         let is_refused = self.settings.is_refused.take();
         if failed.is_empty() && !is_refused {
-            return None;
+            let has_given = self.give_times(&unsynced);
+            if has_given && is_last {
+                failed = self.sync_devices(&devices);
+            }
+            if failed.is_empty() {
+                return None;
+            }
+            // All of it is on the disk; at most their times are not.
+            unsynced.iter_mut().for_each(|it| it.held_back = None);
         }
         // It may be anything: what lists the entries, or has their attributes. Before anybody is asked, who tells it once.
         let base = (device_of(&self.landing.base), &self.landing.base);
@@ -197,6 +241,40 @@ impl TreeWriter {
         Some((error, refused))
     }
 
+    /// Waits until everything on these file systems is on disk; a directory of each that refused something, and why.
+    fn sync_devices<'a>(&'a self, devices: &'a Devices) -> Vec<(&'a Directory, Errno)> {
+        let mut failed = devices.sync_each();
+        let is_told = |device| failed.iter().any(|(directory, _)| device_of(directory) == device);
+        let is_seen = |device| devices.all().any(|directory| device_of(directory) == device);
+        let base = Some(&self.landing.base).filter(|base| !is_seen(device_of(base)));
+        let all = devices.all().chain(base).filter(|directory| !is_told(device_of(directory)));
+        let changed = self.landing.base.below(place_of(&self.settings.last_placed.borrow()).0).ok();
+        let untold = |it| Some((it, self.settings.untold_refusal(it, changed.as_ref())?));
+        let untold = all.filter_map(untold).collect::<Vec<_>>();
+        failed.extend(untold);
+        failed
+    }
+
+    /// Gives those of `unsynced`, which are on the disk, the times that were held back; true if any was.
+    fn give_times(&self, unsynced: &[Unsynced]) -> bool {
+        let mut has_given = false;
+        let mut last: Option<(&[u8], Directory)> = None;
+        for it in unsynced {
+            let Some(held_back) = it.held_back else { continue };
+            let (way, name) = it.place();
+            if last.as_ref().is_none_or(|(known, _)| *known != way) {
+                // What is gone, or moved by somebody else, is compared by whoever comes upon it.
+                last = self.landing.base.below(way).ok().map(|directory| (way, directory));
+            }
+            let Some((_, directory)) = &last else { continue };
+            match it.give_time(directory, name, held_back) {
+                Ok(is_given) => has_given |= is_given,
+                Err(error) => self.settings.count("modification time", error),
+            }
+        }
+        has_given
+    }
+
     /// A directory as it is told: empty for the base, else by its whole path.
     fn path_told(&self, directory: &Directory) -> Vec<u8> {
         if std::ptr::eq(directory, &self.landing.base) {
@@ -217,7 +295,7 @@ impl TreeWriter {
     /// A run that ends early leaves nothing that a disk refused, nor an error of that for the next one to hear of.
     pub(super) fn sync_left(&mut self) -> Option<(Error, Refused)> {
         let is_left = self.settings.is_refused.get() || !self.settings.unsynced.borrow().is_empty();
-        if is_left { self.sync_all() } else { None }
+        if is_left { self.sync_all(true) } else { None }
     }
 
     /// Removes those of `unsynced` that are not on the disk; of these file systems something was refused, whatever it was.
@@ -229,9 +307,6 @@ impl TreeWriter {
         // Of several names of one file the first that asks is told.
         let told = self.settings.refused.take();
         let mut asked: HashMap<_, _> = told.into_iter().map(|(file, error)| (file, Some(error))).collect();
-        // Files that this run made, by whatever name.
-        let made = unsynced.iter().filter_map(|it| Some((it.identity, it.source_mtime_s?)));
-        let made: HashMap<Identity, i64> = made.collect();
         let mut refused = Refused::default();
         // What lies in a directory goes before it.
         for it in unsynced.iter().rev() {
@@ -267,18 +342,12 @@ impl TreeWriter {
                 let own = *asked.entry(it.identity).or_insert_with(|| it.refused(&directory, name));
                 error = error.or(own);
                 if error.is_none()
-                    && failing.contains(&(found.stx_dev_major, found.stx_dev_minor))
-                    && let Some(&source_mtime_s) = made.get(&it.identity)
+                    && let Some(held_back) = it.held_back
                 {
-                    // A run that believes what is there whatever its time would never look at it.
-                    let doubted = match self.settings.believes_whatever_time() {
-                        true => Err(Errno::IO),
-                        false => it.doubt(&directory, name, source_mtime_s),
-                    };
-                    match doubted {
-                        Ok(true) => refused.doubted.push(it.path.clone()),
-                        Ok(false) => continue,
-                        Err(failed) => error = Some(failed),
+                    if failing.contains(&(found.stx_dev_major, found.stx_dev_minor)) {
+                        refused.doubted.push(it.path.clone());
+                    } else if let Err(failed) = it.give_time(&directory, name, held_back) {
+                        self.settings.count("modification time", failed);
                     }
                 }
             }
@@ -292,9 +361,13 @@ impl TreeWriter {
             if is_removed { &mut refused.removed } else { &mut refused.left }.push(it.path.clone());
         }
         // What a disk refuses of that is told here, and not to the next run.
-        if !refused.removed.is_empty() || !refused.doubted.is_empty() {
-            let _ = self.settings.devices.borrow().sync();
+        if !refused.removed.is_empty() {
+            let synced = self.settings.devices.borrow().sync();
             doubts.hear_out();
+            if synced.is_err() {
+                // The names may be back when the file system is mounted anew.
+                refused.left.append(&mut refused.removed);
+            }
         }
         refused.removed.reverse();
         refused.left.reverse();
@@ -307,6 +380,14 @@ impl TreeWriter {
             refused.why = refused.why.or(Some(Errno::IO));
         }
         refused
+    }
+}
+
+/// The way to the directory of what is at `path`, and its name there.
+fn place_of(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|byte| *byte == b'/') {
+        Some(end) => (&path[..end], &path[end + 1..]),
+        None => (&path[..0], path),
     }
 }
 
@@ -363,16 +444,12 @@ impl Refused {
 impl Unsynced {
     /// The way to its directory, and its name there.
     pub(super) fn place(&self) -> (&[u8], &[u8]) {
-        let path = &self.path[..];
-        match path.iter().rposition(|byte| *byte == b'/') {
-            Some(end) => (&path[..end], &path[end + 1..]),
-            None => (&path[..0], path),
-        }
+        place_of(&self.path)
     }
 
     #[cfg(test)]
     pub(super) fn at(path: &str, is_directory: bool) -> Unsynced {
-        Unsynced { path: path.into(), identity: (0, 0, 0), born: (0, 0), is_directory, source_mtime_s: None }
+        Unsynced { path: path.into(), identity: (0, 0, 0), born: (0, 0), is_directory, held_back: None }
     }
 
     fn is(&self, found: &Statx) -> bool {
@@ -391,16 +468,24 @@ impl Unsynced {
         }
     }
 
-    /// Gives the file, of which nothing was told, a time of modification that has the next run compare it with its source, which has this one; false if it is another file by now.
-    fn doubt(&self, directory: &Directory, name: &[u8], source_mtime_s: i64) -> Result<bool, Errno> {
-        let file = directory.open_to_read(name).map_err(|_| Errno::IO)?;
-        if !stat_fd_for(file.as_fd(), FACTS).is_ok_and(|found| self.is(&found)) {
+    /// Gives the file its time; false if it is another one by now, or somebody changed it.
+    fn give_time(&self, directory: &Directory, name: &[u8], held_back: HeldBack) -> Result<bool, Errno> {
+        let Ok(file) = directory.open_at(name, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty()) else {
+            return Ok(false);
+        };
+        let found = stat_fd_for(file.as_fd(), FACTS).map_err(|_| Errno::IO)?;
+        if !self.is(&found) || mtime_of(&found) != (held_back.now_s, 0) {
             return Ok(false);
         }
-        rustix::fs::futimens(&file, &times_of((time_before(source_mtime_s), 0)))?;
-        // Not every file system has every time.
-        let now = stat_fd(file.as_fd()).map_err(|_| Errno::IO)?;
-        if mtime_of(&now).0 < source_mtime_s.saturating_sub(DAY_S) { Ok(true) } else { Err(Errno::IO) }
+        let times = times_of(held_back.then);
+        match rustix::fs::utimensat(&file, "", &times, AtFlags::EMPTY_PATH) {
+            // Older kernels set no times by a descriptor that opens nothing.
+            Err(Errno::INVAL | Errno::NOENT) => {
+                rustix::fs::utimensat(directory, name, &times, AtFlags::SYMLINK_NOFOLLOW)?
+            }
+            set => set?,
+        }
+        Ok(true)
     }
 }
 

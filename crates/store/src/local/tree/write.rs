@@ -155,9 +155,11 @@ pub struct TreeWriter {
 impl TreeWriter {
     /// Writes to `landing`.
     pub fn new(landing: Landing, options: WriteOptions) -> TreeWriter {
+        let (settings, contested) = (Settings::new(options), Contested::new(&landing.names));
+        settings.roots_meet.set(contested.is_possible());
         TreeWriter {
-            settings: Rc::new(Settings::new(options)),
-            contested: Contested::new(&landing.names),
+            settings: Rc::new(settings),
+            contested,
             landing,
             root_name: None,
             base_listed: None,

@@ -1,0 +1,104 @@
+//! Times that are held back until a new file is on its disk.
+
+use super::*;
+
+const DURABLE: WriteOptions = WriteOptions { durable: true, ..MINE };
+
+/// The time of modification of what is at `tree/NAME`.
+fn mtime(top: &Path, name: &str) -> (i64, i64) {
+    let found = fs::metadata(top.join("tree").join(name)).unwrap();
+    (found.mtime(), found.mtime_nsec())
+}
+
+fn begun(top: &Path, sync: SyncOptions) -> TreeWriter {
+    let changes = Changes { sync: Some(sync), ..Changes::default() };
+    let mut writer = writer(top, DURABLE).with_changes(changes);
+    writer.root(0, &directory(None)).unwrap();
+    writer
+}
+
+/// The time of [`finished`].
+const TOLD: (i64, i64) = (1_000_000_000, 7);
+
+/// ADR 38: a new file has a time before its source's until it is on its disk, and then the one it is to have; what somebody else changed or put there meanwhile keeps what it has. A writer that goes
+/// earlier does the same.
+#[test]
+fn a_new_file_gets_its_time_once_it_is_on_its_disk() {
+    for is_told_to in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let top = dir.path();
+        let mut writer = begun(top, SyncOptions::default());
+        put(&mut writer, &directory(Some("sub")), b"").unwrap();
+        put(&mut writer, &file("deep", b"bytes"), b"bytes").unwrap();
+        writer.leave();
+        for name in ["f", "touched", "other"] {
+            put(&mut writer, &file(name, b"bytes"), b"bytes").unwrap();
+        }
+        for name in ["sub/deep", "f", "touched", "other"] {
+            assert_eq!(mtime(top, name), (0, 0), "{name}");
+        }
+        let place = |name: &str| top.join("tree").join(name);
+        let theirs = std::time::UNIX_EPOCH + std::time::Duration::from_secs(77);
+        fs::File::open(place("touched")).unwrap().set_modified(theirs).unwrap();
+        fs::write(place("new"), b"their").unwrap();
+        fs::File::open(place("new")).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
+        fs::rename(place("new"), place("other")).unwrap();
+        if is_told_to {
+            writer.sync().unwrap();
+            put(&mut writer, &file("later", b"bytes"), b"bytes").unwrap();
+            assert_eq!(mtime(top, "later"), (0, 0));
+            writer.sync_what_came().unwrap();
+        }
+        drop(writer);
+        assert_eq!([mtime(top, "sub/deep"), mtime(top, "f")], [TOLD; 2], "{is_told_to}");
+        assert_eq!([mtime(top, "touched"), mtime(top, "other")], [(77, 0), (0, 0)], "{is_told_to}");
+        if is_told_to {
+            assert_eq!(mtime(top, "later"), TOLD);
+        }
+    }
+}
+
+/// ADR 38: where a time that is held back would do harm each new file is on its disk, and has its time, before it has its name; so has what replaces anything, and all where nothing is to be durable.
+#[test]
+fn a_time_is_not_held_back_where_that_would_do_harm() {
+    let backups = || SyncOptions {
+        backup: Some(BackupOptions { directory: None, suffix: b"~".to_vec() }),
+        ..SyncOptions::default()
+    };
+    for sync in [
+        backups(),
+        SyncOptions { size_only: true, ..SyncOptions::default() },
+        SyncOptions { ignore_existing: true, ..SyncOptions::default() },
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut writer = begun(dir.path(), sync);
+        put(&mut writer, &file("f", b"bytes"), b"bytes").unwrap();
+        assert_eq!(mtime(dir.path(), "f"), TOLD);
+    }
+    let dir = tempfile::tempdir().unwrap();
+    fs::create_dir(dir.path().join("tree")).unwrap();
+    fs::write(dir.path().join("tree/f"), b"older").unwrap();
+    let mut writer = begun(dir.path(), SyncOptions::default());
+    put(&mut writer, &file("f", b"bytes"), b"bytes").unwrap();
+    assert_eq!(mtime(dir.path(), "f"), TOLD, "what replaces anything");
+    // Of two sources the second is compared with what the first one brought.
+    let dir = tempfile::tempdir().unwrap();
+    let landing =
+        Landing::resolve_sync(&Origin::Anywhere, &dir.path().join("tree"), &[Vec::new(), Vec::new()])
+            .unwrap();
+    let mut writer = TreeWriter::new(landing, DURABLE)
+        .with_changes(Changes { sync: Some(SyncOptions::default()), ..Changes::default() });
+    writer.root(0, &directory(None)).unwrap();
+    put(&mut writer, &file("f", b"bytes"), b"bytes").unwrap();
+    assert_eq!(mtime(dir.path(), "f"), TOLD, "several sources");
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = writer_of(dir.path());
+    put(&mut writer, &file("f", b"bytes"), b"bytes").unwrap();
+    assert_eq!(mtime(dir.path(), "f"), TOLD, "without fsync");
+}
+
+fn writer_of(top: &Path) -> TreeWriter {
+    let mut writer = writer(top, MINE);
+    writer.root(0, &directory(None)).unwrap();
+    writer
+}
