@@ -741,6 +741,46 @@ fn what_is_back_with_the_next_mount_is_compared() {
     assert!(were_back > 0, "nothing was there again");
 }
 
+/// Issue 7 "full-disk runs leave every file either old or new", ADR 38: what a run that was killed left, and the disk refused later, which another program was told, is compared by the next run as the disk
+/// has it: also over ssh, where what is the same is not sent, and what is read of memory is.
+#[test]
+fn what_a_killed_run_left_is_compared_as_its_disk_has_it() {
+    if !is_isolated("what_a_killed_run_left_is_compared_as_its_disk_has_it") {
+        return;
+    }
+    const FILES: usize = 600;
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    for (name, way) in [("up", Way::Up(b)), ("down", Way::Down(b)), ("here", Way::Here)] {
+        let make = ["mkfs.ext4", "-q", "-F", "-m", "0", "-b", "4096"];
+        let thin = Thin::new(a, &format!("disk-{name}"), &make, 96 << 20);
+        let (source, copy) = (a.directory(&format!("source-{name}")), thin.place.join("copy"));
+        let bytes = |at: usize| data::random_bytes(8 << 10, at as u64);
+        (0..FILES).for_each(|at| write(&source.join(at.to_string()), &bytes(at), 0));
+        fs::create_dir(&copy).unwrap();
+        // Inodes and names have their room: what is refused is data.
+        let room: Vec<PathBuf> = (0..FILES * 2).map(|at| copy.join(format!("room {at}"))).collect();
+        room.iter().for_each(|path| fs::write(path, b"").unwrap());
+        thin.sync();
+        room.iter().for_each(|path| fs::remove_file(path).unwrap());
+        thin.take_room_but(1 << 20);
+        let program = a.dray().args(["sync", "-a", "--fsync", "--bwlimit=4M"]).arg(source.join(""));
+        let running = program.arg(&copy).start();
+        running.wait_until(false, || data::names(&copy).len() > FILES / 2);
+        running.signal(Signal::KILL);
+        running.wait();
+        let _ = syncfs(fs::File::open(&thin.place).unwrap());
+        thin.remount(1 << 30);
+        let is_right =
+            |at: &usize| fs::read(copy.join(at.to_string())).is_ok_and(|found| found == bytes(*at));
+        let in_memory = (0..FILES).filter(is_right).count();
+        let said = sync(a, &case(&["-a"]), &["--fsync"], &way, &source, &copy).expect(0);
+        thin.forget();
+        assert_eq!((0..FILES).filter(is_right).count(), FILES, "{name}: {in_memory} in memory: {said}");
+    }
+}
+
 /// ADR 38: with `-b` a new file is on its disk before it has its name: else the next run would keep, as what is replaced, what the disk refused of it, in the place of an older backup.
 #[test]
 fn older_backups_outlive_what_a_disk_refused() {

@@ -27,7 +27,7 @@ use super::partial::{Left, PARTIAL_FROM_BYTES};
 use super::settings::Settings;
 use super::sync::Done;
 use super::temporary::{self, Temporary};
-use super::unsynced::HeldBack;
+use super::unsynced::Made;
 use crate::local::file_systems::{LATE, lies_on};
 
 /// Device and inode.
@@ -397,7 +397,7 @@ impl FileTarget {
         }
         settings.apply_kept(file.file.as_fd(), &metadata, &self.directory.of_new_file(), mode, false);
         // Before what is there makes way, or is kept: a directory, or an older backup, is not to go for nothing.
-        let held_back = self.settle(&file)?;
+        let made = self.settle(&file)?;
         let waits = matches!(self.there, There::Directory)
             && !settings.make_way(&self.directory.directory, &self.name)?;
         if !waits {
@@ -405,7 +405,7 @@ impl FileTarget {
             let away = self.existing.as_ref().map_or(Away::Replaced, Existing::away);
             self.directory.back_up(&self.name, away)?;
         }
-        let identity = self.place(file, waits, held_back)?;
+        let identity = self.place(file, waits, made)?;
         self.leave();
         Ok(identity)
     }
@@ -424,17 +424,17 @@ impl FileTarget {
 
     /// Gives `file`, which has everything that it is to have, its name, in the place of the file of which it is a copy.
     pub(super) fn take_place(&self, file: NewFile) -> Result<Identity> {
-        let held_back = self.settle(&file)?;
-        self.place(file, false, held_back)
+        let made = self.settle(&file)?;
+        self.place(file, false, made)
     }
 
     /// Gives `file` its name, or one for now if it waits for a directory to make way.
-    fn place(&self, mut file: NewFile, waits: bool, held_back: Option<HeldBack>) -> Result<Identity> {
+    fn place(&self, mut file: NewFile, waits: bool, made: Option<Made>) -> Result<Identity> {
         let named = if waits { file.name_for_now(self) } else { file.name(self) };
         named.map_err(|error| taken(&self.directory, &self.name, error, "give the file its name"))?;
         let (is_linked, settings) = (self.metadata.link_group.is_some(), self.directory.settings());
         let is_unsynced = settings.is_noted(self.replaces());
-        if settings.is_durable() && settings.tells_of_directories(&self.directory.directory) {
+        if settings.is_durable() && settings.tells_of(self.directory.device, &self.directory.directory) {
             *settings.last_placed.borrow_mut() = self.directory.path(&self.name);
         }
         if !is_linked && !is_unsynced {
@@ -443,7 +443,7 @@ impl FileTarget {
         let found = stat_fd_for(file.file.as_fd(), FACTS);
         let found = found.map_err(|error| Error::file("look at the file", error))?;
         if is_unsynced {
-            self.directory.note_unsynced(&self.name, &found, held_back);
+            self.directory.note_unsynced(&self.name, &found, made);
         }
         Ok(if is_linked { identity_of(&found) } else { (0, 0, 0) })
     }

@@ -1,8 +1,8 @@
 //! Directories of which a disk refused some.
 //!
 //! A file system without a journal tells so who asks for the directory (fsync(2)), tells it once, and goes on to read from memory what the disk never had. So what was told is written down at
-//! the directory, in an extended attribute that counts as long as the file system stays mounted: what is read there after that is what the disk has. Others keep their directories in a journal or a
-//! log, which they stop if the disk refuses it: there is nothing to ask for.
+//! the directory, in an extended attribute that counts as long as the file system stays mounted: what is read there after that is what the disk has. Ext4 itself keeps such errors in its superblock,
+//! for all ([`ext4`]). Others keep their directories in a journal or a log, which they stop if the disk refuses it: there is nothing to ask for.
 
 use std::collections::HashMap;
 use std::os::fd::AsFd;
@@ -222,7 +222,11 @@ impl Settings {
 
     /// True if the file system tells who asks for a directory that the disk refused some of it, and nobody else.
     pub(super) fn tells_of_directories(&self, directory: &Directory) -> bool {
-        let Some(device) = device_of(directory) else { return false };
+        device_of(directory).is_some_and(|device| self.tells_of(device, directory))
+    }
+
+    /// The same of a directory on this device.
+    pub(super) fn tells_of(&self, device: Device, directory: &Directory) -> bool {
         self.telling_devices.get(device, || match kind_of(directory) {
             Ok(EXT) => !ext4::has_journal(device),
             Ok(kind) => !LOGGING.contains(&kind),
@@ -373,7 +377,8 @@ mod tests {
         // FAT and XFS.
         for (kind, is_unsure) in [(0x4d44, true), (XFS, false)] {
             KIND.set(Some(kind));
-            let settings = Settings::new(WriteOptions::default());
+            let mut settings = Settings::new(WriteOptions::default());
+            settings.changes.sync = Some(SyncOptions { removes_sources: true, ..SyncOptions::default() });
             assert_eq!(settings.is_unsure(&directory(dir.path()), &name), is_unsure, "{kind:x}");
         }
         KIND.set(None);

@@ -89,9 +89,9 @@ impl TreeWriter {
                     Verdict::Keep if settings.changed_elsewhere(&found, &|| parent.path(name)) => {
                         if settings.changes.never_compares { Verdict::Want } else { Verdict::Compare }
                     }
-                    // Its source is to go.
+                    // What is compared is to be what its disk has.
                     Verdict::Compare
-                        if settings.removes_sources() && settings.is_unsure(&parent.directory, name) =>
+                        if settings.is_durable() && settings.is_unsure(&parent.directory, name) =>
                     {
                         is_refused = true;
                         Verdict::Want

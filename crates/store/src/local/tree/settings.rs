@@ -144,7 +144,9 @@ pub(super) struct Settings {
     /// Bytes of their paths and of those of the directories on the way.
     pub(super) unsynced_bytes: Cell<usize>,
     /// Entries of several sources may come to one place.
-    pub(super) roots_meet: Cell<bool>,
+    pub(super) roots_meet: bool,
+    /// Names that are noted, at most, while times are held back: each holds a file open.
+    pub(super) held_max: usize,
     /// A disk refused something before everything is made durable.
     pub(super) is_refused: Cell<bool>,
     /// Files that have a name, of which a disk said that it refused them, and why.
@@ -222,7 +224,8 @@ impl Settings {
             devices: RefCell::default(),
             unsynced: RefCell::default(),
             unsynced_bytes: Cell::default(),
-            roots_meet: Cell::new(false),
+            roots_meet: false,
+            held_max: usize::MAX,
             is_refused: Cell::new(false),
             refused: RefCell::default(),
             late_devices: ByDevice::default(),

@@ -8,12 +8,12 @@
 use std::collections::{HashMap, HashSet};
 use std::ffi::OsStr;
 use std::io::{self, IoSliceMut};
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 
 use dray_core::Error;
 use dray_core::tree::Name;
-use rustix::fs::{Advice, AtFlags, FileType, Mode, OFlags, Statx};
+use rustix::fs::{Advice, AtFlags, CWD, FileType, Mode, OFlags, Statx};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::directory::{Directory, stat_fd, stat_fd_for};
@@ -23,7 +23,8 @@ use super::place::{FileTarget, Identity, NewFile, There, identity_of, times_of};
 use super::refused::{Device, Doubts, device_of, is_refusal};
 use super::settings::{Settings, mtime_of};
 use super::write::{TreeWriter, file_type};
-use crate::local::file_systems::{OVERLAY, lies_on};
+use crate::local::ext4;
+use crate::local::file_systems::{BTRFS, EXT, OVERLAY, kind_of, lies_on};
 use crate::local::read_only::turned_read_only;
 
 /// Files up to a page are asked for together.
@@ -44,15 +45,26 @@ pub(super) struct Unsynced {
     born: (i64, u32),
     pub(super) is_directory: bool,
     /// Of a file that this run made and that was not asked for by itself.
-    held_back: Option<HeldBack>,
+    made: Option<Made>,
+}
+
+/// What tells the next run to compare a file that this run made, if that does not come to its end.
+#[derive(Debug)]
+pub(super) enum Made {
+    /// Its time, which it has not got yet.
+    HeldBack(HeldBack),
+    /// Where its source goes, which has this time of modification in seconds, all that is there is compared by the next run. By one of another kind only if this one is told that the disk refused something.
+    Timed(i64),
 }
 
 /// The time of modification of a new file, which gets it once all of it is on its disk. Until then it has one before its source's, so that a run that finds it, after whatever ended this one, compares it and
 /// does not believe its size and time.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct HeldBack {
-    /// That it has now, in seconds.
-    now_s: i64,
+    /// Opened for that alone (`O_PATH`): whatever becomes of its name, and of the way to that.
+    file: OwnedFd,
+    /// That it has now.
+    now: (i64, u32),
     then: (i64, u32),
 }
 
@@ -82,17 +94,26 @@ impl Settings {
 
     /// Why some of what was written to the file system of `directory` is not on its disk, where syncfs(2) does not say so: it turned read-only, or others were told.
     fn untold_refusal(&self, directory: &Directory, changed: Option<&Directory>) -> Option<Errno> {
-        if turned_read_only(directory) {
+        let may_turn = match kind_of(directory) {
+            Ok(BTRFS) => true,
+            Ok(EXT) => device_of(directory).is_some_and(|device| ext4::has_errors(device, [directory])),
+            _ => false,
+        };
+        if may_turn && turned_read_only(directory) {
             return Some(Errno::ROFS);
         }
         self.has_errors_now(directory, changed).then_some(Errno::IO)
     }
 
     /// True if each new file is asked for before it gets its name: where syncfs(2) tells nothing of what the disk refused, as that of an overlay does not hear of the file system of its upper layer; and where a
-    /// time that is held back would do harm, as a run that believes what is there whatever its time would never look at it, one that keeps backups would keep it, and another source may be compared with it.
+    /// time that is held back would do harm, or none differs: a run that believes what is there whatever its time, or what is newer, would never look at it, one that keeps backups would keep it, and
+    /// another source may be compared with it; or where this process may not have as many files open.
     fn asks_singly(&self, device: Device, fd: BorrowedFd<'_>) -> bool {
-        let would_harm = self.believes_whatever_time() || self.backup().is_some() || self.roots_meet.get();
-        would_harm || self.overlays.get(device, || lies_on(fd, &[OVERLAY]))
+        let believes_now =
+            || self.sync().is_some_and(|sync| sync.update) && !self.keeps_time_of(FileType::RegularFile);
+        let would_harm = self.believes_whatever_time() || self.backup().is_some() || self.roots_meet;
+        let is_full = || self.unsynced.borrow().len() >= self.held_max;
+        would_harm || believes_now() || is_full() || self.overlays.get(device, || lies_on(fd, &[OVERLAY]))
     }
 
     /// True if what comes is to be on its disk.
@@ -113,35 +134,63 @@ impl FileTarget {
     }
 
     /// To be called before what stands there makes way for `file`. What is not asked for now has its time held back.
-    pub(super) fn settle(&self, file: &NewFile) -> dray_core::Result<Option<HeldBack>> {
+    pub(super) fn settle(&self, file: &NewFile) -> dray_core::Result<Option<Made>> {
         let settings = self.directory.settings();
         let fd = file.file().as_fd();
-        let is_asked_for = || self.replaces() || settings.asks_singly(self.directory.device, fd);
-        if settings.is_durable() && !is_asked_for() && !settings.fails_late(self.directory.device, fd) {
-            let held_back = HeldBack::of(fd, self.metadata.mtime_s);
-            if held_back.is_some() {
-                return Ok(held_back);
+        let is_late = settings.fails_late(self.directory.device, fd);
+        if !is_late && !settings.is_durable() {
+            return Ok(None);
+        }
+        if !is_late && !self.replaces() && !settings.asks_singly(self.directory.device, fd) {
+            // It has the time of now, which is not its source's.
+            if !settings.keeps_time_of(FileType::RegularFile) {
+                return Ok(None);
+            }
+            // Who takes a file from a spool at once, or goes by its time, is to find the right one.
+            if settings.removes_sources() {
+                return Ok(Some(Made::Timed(self.metadata.mtime_s)));
+            }
+            if let Some(held_back) = HeldBack::of(fd, self.metadata.mtime_s) {
+                return Ok(Some(Made::HeldBack(held_back)));
             }
         }
-        if settings.is_durable() || settings.fails_late(self.directory.device, fd) {
-            settings.make_durable(fd).map_err(refused_by_disk)?;
-        }
+        settings.make_durable(fd).map_err(refused_by_disk)?;
         Ok(None)
     }
 }
 
 impl HeldBack {
-    /// Holds back the time of a new file, whose source has this one; `None` where the file system has no such time, or it may not be set.
+    /// Holds back the time of a new file, whose source has this one; `None` where the file system has no such time, it may not be set, or `/proc`, by which the file is opened again, or descriptors lack.
     fn of(file: BorrowedFd<'_>, source_mtime_s: i64) -> Option<HeldBack> {
         let mtime = || stat_fd(file).map(|found| mtime_of(&found)).ok();
+        let path = Directory::path_of(file);
+        let opened = rustix::fs::open(&path[..], OFlags::PATH | OFlags::CLOEXEC, Mode::empty()).ok()?;
         let then = mtime()?;
-        let now_s = time_before(source_mtime_s);
-        rustix::fs::futimens(file, &times_of((now_s, 0))).ok()?;
-        if mtime()? == (now_s, 0) && now_s < source_mtime_s {
-            return Some(HeldBack { now_s, then });
+        rustix::fs::futimens(file, &times_of((time_before(source_mtime_s), 0))).ok()?;
+        let now = mtime()?;
+        if is_before(now, source_mtime_s) {
+            return Some(HeldBack { file: opened, now, then });
         }
         let _ = rustix::fs::futimens(file, &times_of(then));
         None
+    }
+
+    /// Gives the file its time, unless somebody changed it; false then.
+    fn end(&self) -> Result<bool, Errno> {
+        let found = stat_fd(self.file.as_fd()).map_err(|_| Errno::IO)?;
+        if mtime_of(&found) != self.now {
+            return Ok(false);
+        }
+        let times = times_of(self.then);
+        match rustix::fs::utimensat(&self.file, "", &times, AtFlags::EMPTY_PATH) {
+            // Older kernels set no times by a descriptor that opens nothing.
+            Err(Errno::INVAL | Errno::NOENT) => {
+                let path = Directory::path_of(self.file.as_fd());
+                rustix::fs::utimensat(CWD, &path[..], &times, AtFlags::empty())?
+            }
+            set => set?,
+        }
+        Ok(true)
     }
 }
 
@@ -164,10 +213,10 @@ impl OpenDirectory {
     }
 
     /// What `found`, asked for with [`FACTS`], tells of got this name, where what comes is to be on its disk.
-    pub(super) fn note_unsynced(&self, name: &Name, found: &Statx, held_back: Option<HeldBack>) {
+    pub(super) fn note_unsynced(&self, name: &Name, found: &Statx, made: Option<Made>) {
         let is_directory = file_type(found) == FileType::Directory;
         let (path, identity, born) = (self.path(name), identity_of(found), born(found));
-        let noted = Unsynced { path, identity, born, is_directory, held_back };
+        let noted = Unsynced { path, identity, born, is_directory, made };
         let settings = self.settings();
         settings.unsynced_bytes.set(settings.unsynced_bytes.get() + way_bytes(&noted.path));
         settings.unsynced.borrow_mut().push(noted);
@@ -177,7 +226,7 @@ impl OpenDirectory {
 impl TreeWriter {
     /// True if so much came that it is to be made durable, by [`TreeWriter::sync`], before more does.
     pub fn is_sync_due(&self) -> bool {
-        self.settings.unsynced.borrow().len() >= UNSYNCED_MAX
+        self.settings.unsynced.borrow().len() >= UNSYNCED_MAX.min(self.settings.held_max)
             || self.settings.unsynced_bytes.get() >= UNSYNCED_BYTES_MAX
     }
 
@@ -216,7 +265,7 @@ impl TreeWriter {
                 return None;
             }
             // All of it is on the disk; at most their times are not.
-            unsynced.iter_mut().for_each(|it| it.held_back = None);
+            unsynced.iter_mut().for_each(|it| it.made = None);
         }
         // It may be anything: what lists the entries, or has their attributes. Before anybody is asked, who tells it once.
         let base = (device_of(&self.landing.base), &self.landing.base);
@@ -258,16 +307,9 @@ impl TreeWriter {
     /// Gives those of `unsynced`, which are on the disk, the times that were held back; true if any was.
     fn give_times(&self, unsynced: &[Unsynced]) -> bool {
         let mut has_given = false;
-        let mut last: Option<(&[u8], Directory)> = None;
-        for it in unsynced {
-            let Some(held_back) = it.held_back else { continue };
-            let (way, name) = it.place();
-            if last.as_ref().is_none_or(|(known, _)| *known != way) {
-                // What is gone, or moved by somebody else, is compared by whoever comes upon it.
-                last = self.landing.base.below(way).ok().map(|directory| (way, directory));
-            }
-            let Some((_, directory)) = &last else { continue };
-            match it.give_time(directory, name, held_back) {
+        for made in unsynced.iter().filter_map(|it| it.made.as_ref()) {
+            let Made::HeldBack(held_back) = made else { continue };
+            match held_back.end() {
                 Ok(is_given) => has_given |= is_given,
                 Err(error) => self.settings.count("modification time", error),
             }
@@ -341,14 +383,22 @@ impl TreeWriter {
             if file_type(&found) == FileType::RegularFile {
                 let own = *asked.entry(it.identity).or_insert_with(|| it.refused(&directory, name));
                 error = error.or(own);
-                if error.is_none()
-                    && let Some(held_back) = it.held_back
-                {
-                    if failing.contains(&(found.stx_dev_major, found.stx_dev_minor)) {
-                        refused.doubted.push(it.path.clone());
-                    } else if let Err(failed) = it.give_time(&directory, name, held_back) {
-                        self.settings.count("modification time", failed);
+                let is_failing = failing.contains(&(found.stx_dev_major, found.stx_dev_minor));
+                match it.made.as_ref().filter(|_| error.is_none()) {
+                    Some(Made::HeldBack(_)) if is_failing => refused.doubted.push(it.path.clone()),
+                    Some(Made::HeldBack(held_back)) => {
+                        if let Err(failed) = held_back.end() {
+                            self.settings.count("modification time", failed);
+                        }
                     }
+                    Some(&Made::Timed(source_mtime_s)) if is_failing => {
+                        match it.doubt(&directory, name, source_mtime_s) {
+                            Ok(true) => refused.doubted.push(it.path.clone()),
+                            Ok(false) => continue,
+                            Err(failed) => error = Some(failed),
+                        }
+                    }
+                    Some(Made::Timed(_)) | None => {}
                 }
             }
             if is_long_link(&found) && self.settings.tells_of_directories(&directory) {
@@ -361,7 +411,7 @@ impl TreeWriter {
             if is_removed { &mut refused.removed } else { &mut refused.left }.push(it.path.clone());
         }
         // What a disk refuses of that is told here, and not to the next run.
-        if !refused.removed.is_empty() {
+        if !refused.removed.is_empty() || !refused.doubted.is_empty() {
             let synced = self.settings.devices.borrow().sync();
             doubts.hear_out();
             if synced.is_err() {
@@ -449,7 +499,7 @@ impl Unsynced {
 
     #[cfg(test)]
     pub(super) fn at(path: &str, is_directory: bool) -> Unsynced {
-        Unsynced { path: path.into(), identity: (0, 0, 0), born: (0, 0), is_directory, held_back: None }
+        Unsynced { path: path.into(), identity: (0, 0, 0), born: (0, 0), is_directory, made: None }
     }
 
     fn is(&self, found: &Statx) -> bool {
@@ -468,32 +518,23 @@ impl Unsynced {
         }
     }
 
-    /// Gives the file its time; false if it is another one by now, or somebody changed it.
-    fn give_time(&self, directory: &Directory, name: &[u8], held_back: HeldBack) -> Result<bool, Errno> {
-        let Ok(file) = directory.open_at(name, OFlags::PATH | OFlags::NOFOLLOW, Mode::empty()) else {
-            return Ok(false);
-        };
-        let found = stat_fd_for(file.as_fd(), FACTS).map_err(|_| Errno::IO)?;
-        if !self.is(&found) || mtime_of(&found) != (held_back.now_s, 0) {
+    /// Gives the file, of which nothing was told, a time of modification that has the next run compare it with its source, which has this one; false if it is another file by now.
+    fn doubt(&self, directory: &Directory, name: &[u8], source_mtime_s: i64) -> Result<bool, Errno> {
+        let file = directory.open_to_read(name).map_err(|_| Errno::IO)?;
+        if !stat_fd_for(file.as_fd(), FACTS).is_ok_and(|found| self.is(&found)) {
             return Ok(false);
         }
-        let times = times_of(held_back.then);
-        match rustix::fs::utimensat(&file, "", &times, AtFlags::EMPTY_PATH) {
-            // Older kernels set no times by a descriptor that opens nothing.
-            Err(Errno::INVAL | Errno::NOENT) => {
-                rustix::fs::utimensat(directory, name, &times, AtFlags::SYMLINK_NOFOLLOW)?
-            }
-            set => set?,
-        }
-        Ok(true)
+        rustix::fs::futimens(&file, &times_of((time_before(source_mtime_s), 0)))?;
+        let now = stat_fd(file.as_fd()).map_err(|_| Errno::IO)?;
+        if is_before(mtime_of(&now), source_mtime_s) { Ok(true) } else { Err(Errno::IO) }
     }
 }
 
 impl Settings {
-    /// True if the file `name`, which is there, is to come anew before its source may go. Where there is no journal, what lists its blocks, or has its attributes, may have been refused, and nobody
-    /// can ask for that.
+    /// True if the file `name`, which is there, is to come anew before it is believed, or its source may go. Where there is no journal, what lists its blocks, or has its attributes, may have been
+    /// refused, and nobody can ask for that.
     pub(super) fn is_unsure(&self, directory: &Directory, name: &Name) -> bool {
-        self.tells_of_directories(directory) || self.was_refused(directory, name)
+        (self.removes_sources() && self.tells_of_directories(directory)) || self.was_refused(directory, name)
     }
 
     /// True if what is read of the file `name` may not be what its disk has, which refused some of it. Else it is read from the disk from now on.
@@ -524,6 +565,11 @@ const DAY_S: i64 = 24 * 3600;
 /// A time before the one of a source: the epoch, as of what rsync did not bring to its end, or a year earlier. So it is compared, also where what is newer stays.
 fn time_before(source_mtime_s: i64) -> i64 {
     if source_mtime_s > 2 * DAY_S { 0 } else { source_mtime_s.saturating_sub(365 * DAY_S) }
+}
+
+/// True if a file system took such a time. Not every one has every time: the first of FAT is of 1980.
+fn is_before(mtime: (i64, u32), source_mtime_s: i64) -> bool {
+    mtime.0 < source_mtime_s.saturating_sub(DAY_S)
 }
 
 /// Forgets what is in memory of a file of a page; false if it is still there, as where it was written to since, or is in use.

@@ -155,8 +155,10 @@ pub struct TreeWriter {
 impl TreeWriter {
     /// Writes to `landing`.
     pub fn new(landing: Landing, options: WriteOptions) -> TreeWriter {
-        let (settings, contested) = (Settings::new(options), Contested::new(&landing.names));
-        settings.roots_meet.set(contested.is_possible());
+        let contested = Contested::new(&landing.names);
+        let open_max = raise_open_files() / 2;
+        let mut settings = Settings::new(options);
+        (settings.roots_meet, settings.held_max) = (contested.is_possible(), open_max / 2);
         TreeWriter {
             settings: Rc::new(settings),
             contested,
@@ -171,7 +173,7 @@ impl TreeWriter {
             skipping: 0,
             links: LinkTable::default(),
             open: Rc::new(Cell::new(0)),
-            open_max: raise_open_files() / 2,
+            open_max,
             bases: Bases::default(),
             candidates: None,
             doomed: None,

@@ -31,10 +31,10 @@ fn a_new_file_gets_its_time_once_it_is_on_its_disk() {
         put(&mut writer, &directory(Some("sub")), b"").unwrap();
         put(&mut writer, &file("deep", b"bytes"), b"bytes").unwrap();
         writer.leave();
-        for name in ["f", "touched", "other"] {
+        for name in ["f", "touched", "other", "moved"] {
             put(&mut writer, &file(name, b"bytes"), b"bytes").unwrap();
         }
-        for name in ["sub/deep", "f", "touched", "other"] {
+        for name in ["sub/deep", "f", "touched", "other", "moved"] {
             assert_eq!(mtime(top, name), (0, 0), "{name}");
         }
         let place = |name: &str| top.join("tree").join(name);
@@ -43,6 +43,9 @@ fn a_new_file_gets_its_time_once_it_is_on_its_disk() {
         fs::write(place("new"), b"their").unwrap();
         fs::File::open(place("new")).unwrap().set_modified(std::time::UNIX_EPOCH).unwrap();
         fs::rename(place("new"), place("other")).unwrap();
+        // Whoever takes what comes at once has it with its time, too.
+        fs::rename(place("moved"), top.join("moved")).unwrap();
+        fs::set_permissions(place("sub"), fs::Permissions::from_mode(0o000)).unwrap();
         if is_told_to {
             writer.sync().unwrap();
             put(&mut writer, &file("later", b"bytes"), b"bytes").unwrap();
@@ -50,6 +53,8 @@ fn a_new_file_gets_its_time_once_it_is_on_its_disk() {
             writer.sync_what_came().unwrap();
         }
         drop(writer);
+        fs::set_permissions(place("sub"), fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(mtime(top, "../moved"), TOLD);
         assert_eq!([mtime(top, "sub/deep"), mtime(top, "f")], [TOLD; 2], "{is_told_to}");
         assert_eq!([mtime(top, "touched"), mtime(top, "other")], [(77, 0), (0, 0)], "{is_told_to}");
         if is_told_to {
@@ -91,6 +96,18 @@ fn a_time_is_not_held_back_where_that_would_do_harm() {
     writer.root(0, &directory(None)).unwrap();
     put(&mut writer, &file("f", b"bytes"), b"bytes").unwrap();
     assert_eq!(mtime(dir.path(), "f"), TOLD, "several sources");
+    // Where its source goes all that is there is compared, and whoever takes it at once is to find its time.
+    let dir = tempfile::tempdir().unwrap();
+    let mut writer = begun(dir.path(), SyncOptions { removes_sources: true, ..SyncOptions::default() });
+    put(&mut writer, &file("f", b"bytes"), b"bytes").unwrap();
+    assert_eq!(mtime(dir.path(), "f"), TOLD, "what is moved");
+    // Where times are not kept it has the one of now, which differs from its source's.
+    let dir = tempfile::tempdir().unwrap();
+    let landing = Landing::resolve(dir.path(), &[b"tree".to_vec()], false).unwrap();
+    let mut writer = TreeWriter::new(landing, WriteOptions { times: false, ..DURABLE });
+    writer.root(0, &directory(None)).unwrap();
+    put(&mut writer, &file("f", b"bytes"), b"bytes").unwrap();
+    assert!(mtime(dir.path(), "f").0 > TOLD.0, "without times");
     let dir = tempfile::tempdir().unwrap();
     let mut writer = writer_of(dir.path());
     put(&mut writer, &file("f", b"bytes"), b"bytes").unwrap();
