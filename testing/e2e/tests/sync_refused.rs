@@ -733,7 +733,11 @@ fn what_is_back_with_the_next_mount_is_compared() {
         thin.forget();
         let is_right =
             |at: &usize| fs::read(copy.join(at.to_string())).is_ok_and(|found| found == bytes(*at));
-        were_back += (0..FILES).filter(|at| copy.join(at.to_string()).exists() && !is_right(at)).count();
+        let back = (0..FILES).filter(|at| copy.join(at.to_string()).exists() && !is_right(at)).count();
+        if number == 0 {
+            assert!(back == FILES && failed.stderr_text().contains("stays there"), "{back}: {failed}");
+        }
+        were_back += back;
         run().expect(0);
         thin.forget();
         assert_eq!((0..FILES).filter(is_right).count(), FILES, "{options:?}: {failed}");
@@ -779,6 +783,26 @@ fn what_a_killed_run_left_is_compared_as_its_disk_has_it() {
         thin.forget();
         assert_eq!((0..FILES).filter(is_right).count(), FILES, "{name}: {in_memory} in memory: {said}");
     }
+}
+
+/// ADR 38: times that were held back are on the disk, too, when a run with `--fsync` has ended: it waits for all once more.
+#[test]
+fn times_that_were_held_back_are_synced() {
+    let Some(lab) = Lab::of(1).build() else { return };
+    let a = lab.host(0);
+    let (source, copy, trace) = (a.directory("source"), a.file("copy"), a.file("trace"));
+    (0..10).for_each(|at| write(&source.join(at.to_string()), b"bytes", 0));
+    let traced = a.program("strace").args(["-f", "-e", "trace=syncfs,utimensat", "-o"]).arg(&trace);
+    let program = traced.arg(gate::dray_binary()).args(["sync", "-a", "--fsync"]).arg(source.join(""));
+    program.arg(&copy).run().expect(0);
+    let trace = fs::read_to_string(&trace).unwrap();
+    let calls: Vec<&str> = trace
+        .lines()
+        .filter_map(|line| ["syncfs(", "utimensat("].into_iter().find(|call| line.contains(call)))
+        .collect();
+    let [held_back, first, given, last] = ["utimensat(", "syncfs(", "utimensat(", "syncfs("];
+    let order: Vec<&str> = calls.chunk_by(|a, b| a == b).map(|same| same[0]).collect();
+    assert_eq!(order, [held_back, first, given, last], "{trace}");
 }
 
 /// ADR 38: with `-b` a new file is on its disk before it has its name: else the next run would keep, as what is replaced, what the disk refused of it, in the place of an older backup.

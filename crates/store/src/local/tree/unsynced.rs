@@ -604,5 +604,8 @@ mod tests {
             assert!(doubted < source.saturating_sub(DAY_S) || source == i64::MIN, "{source}: {doubted}");
         }
         assert_eq!(time_before(1_700_000_000), 0);
+        // What FAT makes of the epoch.
+        let earliest = 315_532_800;
+        assert!(is_before((earliest, 0), 1_700_000_000) && !is_before((earliest, 0), earliest + DAY_S));
     }
 }
