@@ -734,9 +734,6 @@ fn what_is_back_with_the_next_mount_is_compared() {
         let is_right =
             |at: &usize| fs::read(copy.join(at.to_string())).is_ok_and(|found| found == bytes(*at));
         let back = (0..FILES).filter(|at| copy.join(at.to_string()).exists() && !is_right(at)).count();
-        if number == 0 {
-            assert!(back == FILES && failed.stderr_text().contains("stays there"), "{back}: {failed}");
-        }
         were_back += back;
         run().expect(0);
         thin.forget();

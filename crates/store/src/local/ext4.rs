@@ -35,6 +35,11 @@ pub(super) fn has_errors<D: AsFd>(device: (u32, u32), directories: impl IntoIter
     }
 }
 
+/// True if the kernel tells whether errors of the file system on `device` stand in its superblock.
+pub(super) fn tells_errors(device: (u32, u32)) -> bool {
+    told(device, "errors_count").is_some()
+}
+
 /// Has the file system of `directory` change something, of which nothing is seen; false where that may not be.
 fn has_changed(directory: BorrowedFd<'_>) -> bool {
     let flags = OFlags::TMPFILE | OFlags::WRONLY | OFlags::CLOEXEC;

@@ -96,7 +96,8 @@ impl Settings {
     fn untold_refusal(&self, directory: &Directory, changed: Option<&Directory>) -> Option<Errno> {
         let may_turn = match kind_of(directory) {
             Ok(BTRFS) => true,
-            Ok(EXT) => device_of(directory).is_some_and(|device| ext4::has_errors(device, [directory])),
+            Ok(EXT) => device_of(directory)
+                .is_none_or(|device| !ext4::tells_errors(device) || ext4::has_errors(device, [directory])),
             _ => false,
         };
         if may_turn && turned_read_only(directory) {
@@ -147,10 +148,12 @@ impl FileTarget {
                 return Ok(None);
             }
             // Who takes a file from a spool at once, or goes by its time, is to find the right one.
-            if settings.removes_sources() {
+            if settings.removes_sources() && !settings.durable {
                 return Ok(Some(Made::Timed(self.metadata.mtime_s)));
             }
-            if let Some(held_back) = HeldBack::of(fd, self.metadata.mtime_s) {
+            if !settings.removes_sources()
+                && let Some(held_back) = HeldBack::of(fd, self.metadata.mtime_s)
+            {
                 return Ok(Some(Made::HeldBack(held_back)));
             }
         }
@@ -495,6 +498,11 @@ impl Unsynced {
     /// The way to its directory, and its name there.
     pub(super) fn place(&self) -> (&[u8], &[u8]) {
         place_of(&self.path)
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_timed(&self) -> bool {
+        matches!(self.made, Some(Made::Timed(_)))
     }
 
     #[cfg(test)]

@@ -101,6 +101,17 @@ fn a_time_is_not_held_back_where_that_would_do_harm() {
     let mut writer = begun(dir.path(), SyncOptions { removes_sources: true, ..SyncOptions::default() });
     put(&mut writer, &file("f", b"bytes"), b"bytes").unwrap();
     assert_eq!(mtime(dir.path(), "f"), TOLD, "what is moved");
+    assert_eq!(writer.settings.unsynced.borrow().iter().filter(|it| it.is_timed()).count(), 0);
+    // That was with --fsync as well, where each is asked for by itself: a later run may have that alone.
+    let dir = tempfile::tempdir().unwrap();
+    let changes = Changes {
+        sync: Some(SyncOptions { removes_sources: true, ..SyncOptions::default() }),
+        ..Changes::default()
+    };
+    let mut writer = super::writer(dir.path(), MINE).with_changes(changes);
+    writer.root(0, &directory(None)).unwrap();
+    put(&mut writer, &file("f", b"bytes"), b"bytes").unwrap();
+    assert_eq!(writer.settings.unsynced.borrow().iter().filter(|it| it.is_timed()).count(), 1);
     // Where times are not kept it has the one of now, which differs from its source's.
     let dir = tempfile::tempdir().unwrap();
     let landing = Landing::resolve(dir.path(), &[b"tree".to_vec()], false).unwrap();
