@@ -79,6 +79,14 @@ impl Sshd {
         options
     }
 
+    /// The same login as one text, for what takes a remote shell (`-e`, `RSYNC_RSH`).
+    pub fn restricted_command(&self, name: &str, command: &str) -> String {
+        let options = self.restricted_options(name, command);
+        // That of scp.
+        let word = |word: &String| if word == "-P" { "-p".into() } else { format!("'{word}'") };
+        format!("ssh {}", options.iter().map(word).collect::<Vec<_>>().join(" "))
+    }
+
     /// Lets every session from now on be `body`, a script in the environment of the host; its usual one is
     /// [`SHELL`].
     pub fn set_session(&self, host: &Host, body: &str) {

@@ -253,10 +253,8 @@ fn a_confined_key_keeps_backups_within() {
             .enumerate()
     {
         write(&only.join("to/f"), b"old", 0);
-        let words = b.sshd().restricted_options(&format!("key{number}"), &command);
-        let words: Vec<String> =
-            words.iter().map(|word| if word == "-P" { "-p".into() } else { format!("'{word}'") }).collect();
-        let program = a.dray().args(["sync", "-a", "-e"]).arg(format!("ssh {}", words.join(" ")));
+        let ssh = b.sshd().restricted_command(&format!("key{number}"), &command);
+        let program = a.dray().args(["sync", "-a", "-e"]).arg(&ssh);
         let program = program.arg(format!("--backup-dir={kept}")).arg(source.join(""));
         let outcome = program.arg(b.remote(Path::new("to"))).time_limit(LONG).run();
         assert_eq!(outcome.code() == Some(0), is_taken, "{kept}: {outcome}");

@@ -120,10 +120,8 @@ fn a_confined_key_deletes_within_its_directory() {
     symlink(&outside, only.join("to/link")).unwrap();
     symlink(&outside, only.join("away")).unwrap();
     let run = |key: &str, more: &str, to: &str| {
-        let words = b.sshd().restricted_options(key, &command(more));
-        let words: Vec<String> =
-            words.iter().map(|word| if word == "-P" { "-p".into() } else { format!("'{word}'") }).collect();
-        let program = a.dray().args(["sync", "-a", "--delete", "-e"]).arg(format!("ssh {}", words.join(" ")));
+        let ssh = b.sshd().restricted_command(key, &command(more));
+        let program = a.dray().args(["sync", "-a", "--delete", "-e"]).arg(&ssh);
         program.arg(source.join("")).arg(b.remote(Path::new(to))).time_limit(LONG).run()
     };
     run("reader", "--read-only", "to").expect(6);

@@ -403,11 +403,9 @@ fn a_key_that_may_read_removes_nothing() {
     for (number, (more, is_taken)) in [("--read-only", false), ("", true)].into_iter().enumerate() {
         let command =
             format!("{} serve --stdio {more} --only {}", gate::dray_binary().display(), only.display());
-        let words = b.sshd().restricted_options(&format!("key{number}"), &command);
-        let words: Vec<String> =
-            words.iter().map(|word| if word == "-P" { "-p".into() } else { format!("'{word}'") }).collect();
+        let ssh = b.sshd().restricted_command(&format!("key{number}"), &command);
         let program = a.dray().args(["sync", "-a", "--remove-source-files", "-e"]);
-        let program = program.arg(format!("ssh {}", words.join(" "))).arg(b.remote(Path::new("from/")));
+        let program = program.arg(&ssh).arg(b.remote(Path::new("from/")));
         let outcome = program.arg(a.file("to")).time_limit(LONG).run();
         assert_eq!(outcome.code(), Some(if is_taken { 0 } else { 6 }), "{outcome}");
         assert_eq!(only.join("from/f").exists(), !is_taken, "{more}");

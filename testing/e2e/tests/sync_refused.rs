@@ -99,7 +99,16 @@ impl Thin {
         self.leave(left_bytes);
     }
 
-    /// The same; what was given back stays.
+    /// So many inodes, and their names in `directory`, have their room: what is refused is data.
+    fn make_names(&self, directory: &Path, names: usize) {
+        let names: Vec<PathBuf> =
+            (0..names).map(|at| directory.join(format!("room for a name {at}"))).collect();
+        names.iter().for_each(|path| fs::write(path, b"").unwrap());
+        self.sync();
+        names.iter().for_each(|path| fs::remove_file(path).unwrap());
+    }
+
+    /// The same as [`Thin::take_room_but`]; what was given back stays.
     fn leave(&self, left_bytes: u64) {
         self.sync();
         let taken = statvfs(&self.beneath).map(|it| (it.f_blocks - it.f_bfree) * it.f_frsize).unwrap();
@@ -531,11 +540,9 @@ fn what_a_confined_login_was_told_of_keeps_all_sources() {
         ["theirs/below", "copy"].into_iter().for_each(|name| fs::create_dir_all(only.join(name)).unwrap());
         let dray = if is_written_down { &gate::dray_binary() } else { &blind };
         let command = format!("{} serve --stdio --only {}", dray.display(), only.display());
-        let words = b.sshd().restricted_options(&format!("key-{is_written_down}"), &command);
-        let words: Vec<_> =
-            words.iter().map(|word| if word == "-P" { "-p".into() } else { format!("'{word}'") }).collect();
+        let ssh = b.sshd().restricted_command(&format!("key-{is_written_down}"), &command);
         let confined = |option: &str, from: &Path, to: &str| {
-            let program = a.dray().args(["sync", "-a", option, "-e"]).arg(format!("ssh {}", words.join(" ")));
+            let program = a.dray().args(["sync", "-a", option, "-e"]).arg(&ssh);
             program.arg(from.join("")).arg(b.remote(Path::new(to))).run()
         };
         let source = a.directory(&format!("source-{is_written_down}"));
@@ -609,11 +616,7 @@ fn what_the_disk_of_an_overlay_refuses_comes_again() {
         mount();
         let copy = merged.join("copy");
         fs::create_dir(&copy).unwrap();
-        // Inodes and names have their room: what is refused is data.
-        let room: Vec<PathBuf> = (0..FILES * 2).map(|at| copy.join(format!("room {at}"))).collect();
-        room.iter().for_each(|path| fs::write(path, b"").unwrap());
-        thin.sync();
-        room.iter().for_each(|path| fs::remove_file(path).unwrap());
+        thin.make_names(&copy, FILES * 2);
         thin.take_room_but(1 << 20);
         let run = || sync(a, &case(&["-a"]), &[option], &Way::Here, &source, &copy);
         let failed = run();
@@ -660,12 +663,7 @@ fn what_left_memory_before_it_was_asked_for_is_compared() {
             }
         });
         fs::create_dir(&copy).unwrap();
-        // Inodes and names have their room: what is refused is data.
-        let room: Vec<PathBuf> =
-            (0..FILES * 3).map(|at| copy.join(format!("room for a name {at}"))).collect();
-        room.iter().for_each(|path| fs::write(path, b"").unwrap());
-        thin.sync();
-        room.iter().for_each(|path| fs::remove_file(path).unwrap());
+        thin.make_names(&copy, FILES * 3);
         thin.take_room_but(2 << 20);
         let program = a.dray().arg("sync").args(options).args(["--fsync", "--bwlimit=8M"]);
         let running = program.arg(source.join("")).arg(&copy).start();
@@ -760,11 +758,7 @@ fn what_a_killed_run_left_is_compared_as_its_disk_has_it() {
         let bytes = |at: usize| data::random_bytes(8 << 10, at as u64);
         (0..FILES).for_each(|at| write(&source.join(at.to_string()), &bytes(at), 0));
         fs::create_dir(&copy).unwrap();
-        // Inodes and names have their room: what is refused is data.
-        let room: Vec<PathBuf> = (0..FILES * 2).map(|at| copy.join(format!("room {at}"))).collect();
-        room.iter().for_each(|path| fs::write(path, b"").unwrap());
-        thin.sync();
-        room.iter().for_each(|path| fs::remove_file(path).unwrap());
+        thin.make_names(&copy, FILES * 2);
         thin.take_room_but(1 << 20);
         let program = a.dray().args(["sync", "-a", "--fsync", "--bwlimit=4M"]).arg(source.join(""));
         let running = program.arg(&copy).start();
@@ -817,10 +811,7 @@ fn older_backups_outlive_what_a_disk_refused() {
         write(&source.join(at.to_string()), &data::random_bytes(8 << 10, at as u64), 0);
         write(&copy.join(format!("{at}~")), b"older", -1000);
     }
-    let room: Vec<PathBuf> = (0..FILES * 3).map(|at| copy.join(format!("room for a name {at}"))).collect();
-    room.iter().for_each(|path| fs::write(path, b"").unwrap());
-    thin.sync();
-    room.iter().for_each(|path| fs::remove_file(path).unwrap());
+    thin.make_names(&copy, FILES * 3);
     thin.take_room_but(1 << 20);
     let run = || sync(a, &case(&["-a"]), &["--fsync", "-b"], &Way::Here, &source, &copy);
     let failed = run();

@@ -8,15 +8,17 @@ use std::collections::HashMap;
 use std::os::fd::AsFd;
 
 use dray_core::Error;
-use rustix::fs::{Mode, OFlags, StatVfsMountFlags, StatxFlags, XattrFlags, fstatvfs};
+use rustix::fs::{Mode, OFlags, StatxFlags, XattrFlags};
 use rustix::io::Errno;
 
 use super::directory::{Directory, stat_fd_for};
+use super::ext4;
 use super::place::{Identity, identity_of};
+use super::read_only::is_read_only;
 use super::settings::Settings;
 use super::unsynced::Unsynced;
+use crate::local::boot;
 use crate::local::file_systems::{EXT, LOGGING, kind_of};
-use crate::local::{boot, ext4};
 
 /// Says that the disk refused some of a directory, and when that counts ([`instance`]). Its name begins as those of all attributes that are never copied.
 const MARK: &str = "user.dray.unfinished.refused";
@@ -136,10 +138,10 @@ impl Settings {
         if !self.is_durable() || !self.tells_of_directories(directory) {
             return Ok(());
         }
-        let refusal = || self.was_directory_refused(directory).filter(|error| is_refusal(*error));
-        let error = match self.had_errors(directory) {
+        let removes = self.removes_sources();
+        let error = match self.had_errors(directory) || (removes && is_marked(directory)) {
             true => Some(Errno::IO),
-            false if self.removes_sources() => refusal(),
+            false if removes => self.ask_directory(directory).filter(|error| is_refusal(*error)),
             false => None,
         };
         match error {
@@ -168,18 +170,10 @@ impl Settings {
         way.take_while(move |(_, it)| device == Some((it.0, it.1))).map(|(above, _)| above)
     }
 
-    /// Why some of `directory` is not on the disk, by what was written down or is told now.
-    fn was_directory_refused(&self, directory: &Directory) -> Option<Errno> {
-        if self.tells_of_directories(directory) && is_marked(directory) {
-            return Some(Errno::IO);
-        }
-        self.ask_directory(directory)
-    }
-
-    /// The same, by what is told now, which is written down.
+    /// Why some of `directory` is not on the disk, by what is told now, which is written down.
     fn ask_directory(&self, directory: &Directory) -> Option<Errno> {
         // There nothing is written any more, and nobody is told of what was not.
-        if fstatvfs(directory).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY)) {
+        if is_read_only(directory) {
             return Some(Errno::ROFS);
         }
         if !self.tells_of_directories(directory) {
@@ -195,7 +189,7 @@ impl Settings {
     /// True if ext4 has errors written down of the file system of `directory`; they stand until it is checked. Found out once, when the run comes to it.
     fn had_errors(&self, directory: &Directory) -> bool {
         device_of(directory).is_some_and(|device| {
-            self.devices_with_errors.get(device, || ext4::has_errors(device, [directory]))
+            self.devices_with_errors.get(device, || ext4::has_errors(device, [directory]) == Some(true))
         })
     }
 
@@ -205,7 +199,7 @@ impl Settings {
             return false;
         };
         let changed = changed.filter(|changed| device_of(changed) == Some(device));
-        ext4::has_errors(device, changed.into_iter().chain([directory]))
+        ext4::has_errors(device, changed.into_iter().chain([directory])) == Some(true)
     }
 
     /// Writes down that the disk refused some of `directory`, at it or, where that is not allowed, at the next one above; best effort.

@@ -17,15 +17,15 @@ use rustix::fs::{Advice, AtFlags, CWD, FileType, Mode, OFlags, Statx};
 use rustix::io::{Errno, ReadWriteFlags};
 
 use super::directory::{Directory, stat_fd, stat_fd_for};
+use super::ext4;
 use super::opened::{Devices, OpenDirectory, not_durable};
 use super::overwrite::{FACTS, born};
 use super::place::{FileTarget, Identity, NewFile, There, identity_of, times_of};
+use super::read_only::turned_read_only;
 use super::refused::{Device, Doubts, device_of, is_refusal};
 use super::settings::{Settings, mtime_of};
 use super::write::{TreeWriter, file_type};
-use crate::local::ext4;
 use crate::local::file_systems::{BTRFS, EXT, OVERLAY, kind_of, lies_on};
-use crate::local::read_only::turned_read_only;
 
 /// Files up to a page are asked for together.
 const TOGETHER_MAX: u64 = 4 << 10;
@@ -94,13 +94,14 @@ impl Settings {
 
     /// Why some of what was written to the file system of `directory` is not on its disk, where syncfs(2) does not say so: it turned read-only, or others were told.
     fn untold_refusal(&self, directory: &Directory, changed: Option<&Directory>) -> Option<Errno> {
-        let may_turn = match kind_of(directory) {
+        let had_reason = || match kind_of(directory) {
             Ok(BTRFS) => true,
-            Ok(EXT) => device_of(directory)
-                .is_none_or(|device| !ext4::tells_errors(device) || ext4::has_errors(device, [directory])),
+            Ok(EXT) => {
+                device_of(directory).and_then(|device| ext4::has_errors(device, [directory])) != Some(false)
+            }
             _ => false,
         };
-        if may_turn && turned_read_only(directory) {
+        if turned_read_only(directory) && had_reason() {
             return Some(Errno::ROFS);
         }
         self.has_errors_now(directory, changed).then_some(Errno::IO)

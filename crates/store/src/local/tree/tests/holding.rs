@@ -10,9 +10,9 @@ fn mtime(top: &Path, name: &str) -> (i64, i64) {
     (found.mtime(), found.mtime_nsec())
 }
 
-fn begun(top: &Path, sync: SyncOptions) -> TreeWriter {
+fn begun(top: &Path, options: WriteOptions, sync: SyncOptions) -> TreeWriter {
     let changes = Changes { sync: Some(sync), ..Changes::default() };
-    let mut writer = writer(top, DURABLE).with_changes(changes);
+    let mut writer = writer(top, options).with_changes(changes);
     writer.root(0, &directory(None)).unwrap();
     writer
 }
@@ -27,7 +27,7 @@ fn a_new_file_gets_its_time_once_it_is_on_its_disk() {
     for is_told_to in [true, false] {
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path();
-        let mut writer = begun(top, SyncOptions::default());
+        let mut writer = begun(top, DURABLE, SyncOptions::default());
         put(&mut writer, &directory(Some("sub")), b"").unwrap();
         put(&mut writer, &file("deep", b"bytes"), b"bytes").unwrap();
         writer.leave();
@@ -76,14 +76,14 @@ fn a_time_is_not_held_back_where_that_would_do_harm() {
         SyncOptions { ignore_existing: true, ..SyncOptions::default() },
     ] {
         let dir = tempfile::tempdir().unwrap();
-        let mut writer = begun(dir.path(), sync);
+        let mut writer = begun(dir.path(), DURABLE, sync);
         put(&mut writer, &file("f", b"bytes"), b"bytes").unwrap();
         assert_eq!(mtime(dir.path(), "f"), TOLD);
     }
     let dir = tempfile::tempdir().unwrap();
     fs::create_dir(dir.path().join("tree")).unwrap();
     fs::write(dir.path().join("tree/f"), b"older").unwrap();
-    let mut writer = begun(dir.path(), SyncOptions::default());
+    let mut writer = begun(dir.path(), DURABLE, SyncOptions::default());
     put(&mut writer, &file("f", b"bytes"), b"bytes").unwrap();
     assert_eq!(mtime(dir.path(), "f"), TOLD, "what replaces anything");
     // Of two sources the second is compared with what the first one brought.
@@ -98,35 +98,25 @@ fn a_time_is_not_held_back_where_that_would_do_harm() {
     assert_eq!(mtime(dir.path(), "f"), TOLD, "several sources");
     // Where its source goes all that is there is compared, and whoever takes it at once is to find its time.
     let dir = tempfile::tempdir().unwrap();
-    let mut writer = begun(dir.path(), SyncOptions { removes_sources: true, ..SyncOptions::default() });
+    let mut writer =
+        begun(dir.path(), DURABLE, SyncOptions { removes_sources: true, ..SyncOptions::default() });
     put(&mut writer, &file("f", b"bytes"), b"bytes").unwrap();
     assert_eq!(mtime(dir.path(), "f"), TOLD, "what is moved");
     assert_eq!(writer.settings.unsynced.borrow().iter().filter(|it| it.is_timed()).count(), 0);
     // That was with --fsync as well, where each is asked for by itself: a later run may have that alone.
     let dir = tempfile::tempdir().unwrap();
-    let changes = Changes {
-        sync: Some(SyncOptions { removes_sources: true, ..SyncOptions::default() }),
-        ..Changes::default()
-    };
-    let mut writer = super::writer(dir.path(), MINE).with_changes(changes);
-    writer.root(0, &directory(None)).unwrap();
+    let moving = SyncOptions { removes_sources: true, ..SyncOptions::default() };
+    let mut writer = begun(dir.path(), MINE, moving);
     put(&mut writer, &file("f", b"bytes"), b"bytes").unwrap();
     assert_eq!(writer.settings.unsynced.borrow().iter().filter(|it| it.is_timed()).count(), 1);
     // Where times are not kept it has the one of now, which differs from its source's.
     let dir = tempfile::tempdir().unwrap();
-    let landing = Landing::resolve(dir.path(), &[b"tree".to_vec()], false).unwrap();
-    let mut writer = TreeWriter::new(landing, WriteOptions { times: false, ..DURABLE });
-    writer.root(0, &directory(None)).unwrap();
+    let without_times = WriteOptions { times: false, ..DURABLE };
+    let mut writer = begun(dir.path(), without_times, SyncOptions::default());
     put(&mut writer, &file("f", b"bytes"), b"bytes").unwrap();
     assert!(mtime(dir.path(), "f").0 > TOLD.0, "without times");
     let dir = tempfile::tempdir().unwrap();
-    let mut writer = writer_of(dir.path());
+    let mut writer = begun(dir.path(), MINE, SyncOptions::default());
     put(&mut writer, &file("f", b"bytes"), b"bytes").unwrap();
     assert_eq!(mtime(dir.path(), "f"), TOLD, "without fsync");
-}
-
-fn writer_of(top: &Path) -> TreeWriter {
-    let mut writer = writer(top, MINE);
-    writer.root(0, &directory(None)).unwrap();
-    writer
 }

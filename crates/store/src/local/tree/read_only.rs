@@ -1,21 +1,25 @@
 //! File systems that turned read-only by themselves.
 
-use std::os::fd::AsFd;
+use rustix::fs::{StatVfsMountFlags, StatxFlags, fstatvfs};
 
-use rustix::fs::{AtFlags, StatVfsMountFlags, StatxFlags, fstatvfs, statx};
+use super::directory::Directory;
 
 /// True if the file system of `directory` is read-only and its mount is not: nobody mounted it so, but it turned so when its device refused what it cannot do without, and tells nobody of what it had yet to
 /// write. False where the kernel does not tell (no `/proc`).
-pub(super) fn turned_read_only(directory: impl AsFd) -> bool {
-    let is_read_only = |flags: StatVfsMountFlags| flags.contains(StatVfsMountFlags::RDONLY);
-    if !fstatvfs(&directory).is_ok_and(|found| is_read_only(found.f_flag)) {
+pub(super) fn turned_read_only(directory: &Directory) -> bool {
+    if !is_read_only(directory) {
         return false;
     }
-    let found = statx(&directory, c"", AtFlags::EMPTY_PATH, StatxFlags::MNT_ID);
+    let found = directory.stat_self_for(StatxFlags::MNT_ID);
     let told = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     found.is_ok_and(|found| {
         String::from_utf8_lossy(&told).lines().any(|line| is_turned(line, found.stx_mnt_id))
     })
+}
+
+/// True if nothing may be written to the file system of `directory` by its mount.
+pub(super) fn is_read_only(directory: &Directory) -> bool {
+    fstatvfs(directory).is_ok_and(|found| found.f_flag.contains(StatVfsMountFlags::RDONLY))
 }
 
 /// True for the line of that mount (proc_pid_mountinfo(5)) if that is the file system's state alone.
