@@ -230,6 +230,12 @@ fn nothing_is_ranked_while_the_transfer_has_something_to_do() {
     // Nothing is wanted before it is known what the older version has not.
     let target = Target { older: Some((0, 0)), ..target("image", SIZE) };
     let search = DiskSearch::begin(scope(dir.path(), dir.path()), target, SearchPolicy::Cost).unwrap();
+    let begun = Instant::now();
+    // It has nothing to do, and is not about to rank by a look from before there was anything to stand back for.
+    while search.is_promising() {
+        assert!(begun.elapsed() < LONG, "it has something to do");
+        thread::sleep(Duration::from_millis(1));
+    }
     let unread = Arc::new(Unread::default());
     let source: Arc<dyn Source> = unread.clone();
     let pressure = Arc::new(Pressure::default());
@@ -237,7 +243,6 @@ fn nothing_is_ranked_while_the_transfer_has_something_to_do() {
     search.attend(pressure);
     let steps = search.ranking_steps();
     assert!(search.find(&all, SIZE as u64).is_empty());
-    let begun = Instant::now();
     while unread.asked.load(Ordering::Acquire) < 20 {
         assert!(begun.elapsed() < LONG, "nobody looks at the sockets");
         thread::sleep(Duration::from_millis(1));
