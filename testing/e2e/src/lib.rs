@@ -32,6 +32,7 @@ pub mod process;
 pub mod rewrite;
 pub mod sshd;
 pub mod sweep;
+pub mod thin;
 pub mod twins;
 pub mod versions;
 pub mod view;

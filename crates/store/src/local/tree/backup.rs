@@ -288,7 +288,7 @@ impl Settings {
         }
         let found = to.stat_self().map_err(failed)?;
         // It is made durable with everything else.
-        self.remember_device((found.stx_dev_major, found.stx_dev_minor), &to);
+        self.remember_device((found.stx_dev_major, found.stx_dev_minor), &to)?;
         let to = Rc::new(to);
         backups.last = Some((wanted.to_vec(), to.clone()));
         Ok(to)

@@ -238,9 +238,14 @@ impl Basis {
         self.likeness == Likeness::Whole && self.usage != BasisUse::Copy
     }
 
-    /// True if the file may not be on its disk.
+    /// True if the file may not be on its disk, where what comes is to be.
     pub(super) fn is_unsure(&self, settings: &Settings) -> bool {
-        settings.is_unsure(&self.directory, &self.name)
+        if settings.removes_sources() {
+            return settings.is_unsure(&self.directory, &self.name);
+        }
+        // What is believed for its size and time is so as what is in the destination is.
+        let is_read = self.likeness < Likeness::Content;
+        settings.durable && settings.may_be_refused(&self.directory, &self.name, is_read)
     }
 
     /// Nothing is made of it here, because all of it is there.

@@ -105,8 +105,6 @@ pub(super) struct OpenDirectory {
     pub(super) may_be_unnamed: Cell<bool>,
     /// Bits that its default ACL leaves to new entries; `None` within if it has none.
     default_acl: Cell<Option<Option<u32>>>,
-    /// Its file system is made durable when it is finished, not at the end of the copy.
-    syncs: bool,
     /// Files in it whose content has not come.
     pending: Cell<u64>,
     is_left: Cell<bool>,
@@ -191,7 +189,6 @@ impl OpenDirectory {
         settings.hold(held);
         let device = (found.stx_dev_major, found.stx_dev_minor);
         OpenDirectory {
-            syncs: !settings.remember_device(device, &opening.directory),
             directory: opening.directory,
             is_new: opening.is_new,
             settings: settings.clone(),
@@ -436,12 +433,6 @@ impl OpenDirectory {
             let _ = fremovexattr(fd, MARK);
         }
         settings.apply(fd, &self.metadata, &now, self.bits.finally, true);
-        if self.syncs
-            && let Err(error) = rustix::fs::syncfs(fd)
-        {
-            settings.is_refused.set(true);
-            settings.fail(Way::path(self.way.as_ref(), None), not_durable(error.into()));
-        }
     }
 }
 
@@ -519,21 +510,28 @@ pub(super) fn not_durable(error: io::Error) -> Error {
     Error::file("make it durable", error)
 }
 
-/// File systems that one copy keeps open; those beyond are made durable directory by directory.
-const DEVICES_MAX: usize = 64;
+/// File systems that one copy keeps open to make them durable.
+const DEVICES_MAX: usize = 4096;
 
 impl Devices {
-    /// Remembers the file system of `directory`; false if there are too many.
-    pub(super) fn remember(&mut self, device: (u32, u32), directory: &Directory) -> bool {
-        if self.seen.iter().any(|(seen, _)| *seen == device) {
-            return true;
+    /// Remembers the file system of `directory`; fails if there are too many, or no descriptor is left for it.
+    pub(super) fn remember(&mut self, device: (u32, u32), directory: &Directory) -> Result<()> {
+        // What lies together comes together.
+        if self.seen.iter().rev().any(|(seen, _)| *seen == device) {
+            return Ok(());
         }
         if self.seen.len() >= DEVICES_MAX {
-            return false;
+            let what =
+                format!("it lies on one of more than {DEVICES_MAX} file systems, and is to be on its disk");
+            return Err(
+                Error::new(ErrorKind::Refused, what).advise("send parts of the tree by runs of their own")
+            );
         }
-        let Ok(directory) = directory.duplicate() else { return false };
+        let directory = directory
+            .duplicate()
+            .map_err(|error| Error::file("keep its file system open to make it durable", error))?;
         self.seen.push((device, directory));
-        true
+        Ok(())
     }
 
     /// How many there are.

@@ -5,7 +5,7 @@ use rustix::fs::{StatVfsMountFlags, StatxFlags, fstatvfs};
 use super::directory::Directory;
 
 /// True if the file system of `directory` is read-only and its mount is not: nobody mounted it so, but it turned so when its device refused what it cannot do without, and tells nobody of what it had yet to
-/// write. False where the kernel does not tell (no `/proc`).
+/// write. False where the kernel does not tell: without `/proc`, or in a chroot(2) below the mount.
 pub(super) fn turned_read_only(directory: &Directory) -> bool {
     if !is_read_only(directory) {
         return false;

@@ -378,9 +378,9 @@ impl Settings {
         self.held.set(self.held.get() - bytes);
     }
 
-    /// See [`Devices::remember`].
-    pub(super) fn remember_device(&self, device: (u32, u32), directory: &Directory) -> bool {
-        self.devices.borrow_mut().remember(device, directory)
+    /// Where what comes is to be on its disk, the file system of `directory` is remembered until then. See [`Devices::remember`].
+    pub(super) fn remember_device(&self, device: (u32, u32), directory: &Directory) -> dray_core::Result<()> {
+        if self.is_durable() { self.devices.borrow_mut().remember(device, directory) } else { Ok(()) }
     }
 
     /// The owner and group that an entry should have, in numbers of this host.

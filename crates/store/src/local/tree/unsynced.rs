@@ -80,8 +80,11 @@ impl Settings {
         if !self.is_durable() || !is_file() {
             return Ok(());
         }
-        // What may not be opened was synced, or is removed again, under its first name.
-        let Ok(file) = directory.open_to_read(name) else { return Ok(()) };
+        // Of what may not be opened, all that its file system has is asked for. Where that tells nothing it was synced under its first name.
+        let Ok(file) = directory.open_to_read(name) else {
+            let synced = rustix::fs::syncfs(directory).inspect_err(|_| self.is_refused.set(true));
+            return synced.map_err(refused_by_disk);
+        };
         self.make_durable(&file).map_err(|error| {
             if let Ok(found) = stat_fd(file.as_fd()) {
                 // Nobody else is told.
@@ -107,7 +110,7 @@ impl Settings {
         self.has_errors_now(directory, changed).then_some(Errno::IO)
     }
 
-    /// True if each new file is asked for before it gets its name: where syncfs(2) tells nothing of what the disk refused, as that of an overlay does not hear of the file system of its upper layer; and where a
+    /// True if each new file is asked for before it gets its name: where syncfs(2) tells nothing of what the disk refused, as that of an overlay; and where a
     /// time that is held back would do harm, or none differs: a run that believes what is there whatever its time, or what is newer, would never look at it, one that keeps backups would keep it, and
     /// another source may be compared with it; or where this process may not have as many files open.
     fn asks_singly(&self, device: Device, fd: BorrowedFd<'_>) -> bool {
@@ -115,7 +118,7 @@ impl Settings {
             || self.sync().is_some_and(|sync| sync.update) && !self.keeps_time_of(FileType::RegularFile);
         let would_harm = self.believes_whatever_time() || self.backup().is_some() || self.roots_meet;
         let is_full = || self.unsynced.borrow().len() >= self.held_max;
-        would_harm || believes_now() || is_full() || self.overlays.get(device, || lies_on(fd, &[OVERLAY]))
+        would_harm || believes_now() || is_full() || self.is_overlay(device, fd)
     }
 
     /// True if what comes is to be on its disk.
@@ -561,6 +564,30 @@ impl Settings {
             let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
         }
         false
+    }
+
+    /// True if what another directory has under this name may not be on its disk. All of the disk's file system is asked for at once, the file by itself only where that told something, or tells
+    /// nothing. What is read of it, if it is read, is what the disk has.
+    pub(super) fn may_be_refused(&self, directory: &Directory, name: &Name, is_read: bool) -> bool {
+        let Ok(file) = directory.open_to_read(name.as_bytes()) else {
+            return !device_of(directory).is_some_and(|device| self.is_written(device, directory));
+        };
+        let Ok(found) = stat_fd(file.as_fd()) else { return false };
+        let device = (found.stx_dev_major, found.stx_dev_minor);
+        let is_silent = self.fails_late(device, file.as_fd()) || self.is_overlay(device, file.as_fd());
+        let is_written = !is_silent && self.is_written(device, &file);
+        if !is_written && rustix::fs::fsync(&file).is_err_and(is_refusal) {
+            return true;
+        }
+        if is_read {
+            let _ = rustix::fs::fadvise(&file, 0, None, Advice::DontNeed);
+        }
+        false
+    }
+
+    /// True of an overlay, whose syncfs(2) does not hear of the file system of its upper layer.
+    fn is_overlay(&self, device: Device, fd: BorrowedFd<'_>) -> bool {
+        self.overlays.get(device, || lies_on(fd, &[OVERLAY]))
     }
 
     /// Everything of the file system was written once since the run began.

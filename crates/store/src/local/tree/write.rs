@@ -426,6 +426,7 @@ impl TreeWriter {
         }
         let found = self.landing.base.stat_self().map_err(failed)?;
         is_new &= found.stx_uid == self.settings.powers.uid;
+        self.settings.remember_device((found.stx_dev_major, found.stx_dev_minor), &self.landing.base)?;
         self.settings.require_on_disk_from_above(&self.landing.base)?;
         if let Some(candidates) = &mut self.candidates {
             candidates.begin(name.as_ref());
@@ -649,9 +650,9 @@ impl TreeWriter {
     /// What another directory has of an entry of the innermost one.
     pub(super) fn basis(&self, name: &Name, entry: &Entry) -> Option<Basis> {
         let basis = self.bases.find(&self.settings, name, entry)?;
-        // Where the source is to go, what another directory has is to be on its disk.
-        let is_believed = || !matches!(entry.kind, Kind::File { .. }) || !basis.is_unsure(&self.settings);
-        (!self.settings.removes_sources() || is_believed()).then_some(basis)
+        // What another directory has is to be on its disk where what comes is.
+        let is_unsure = matches!(entry.kind, Kind::File { .. }) && basis.is_unsure(&self.settings);
+        (!is_unsure).then_some(basis)
     }
 
     /// What stands under a name.
@@ -773,6 +774,7 @@ impl TreeWriter {
             }
         };
         let found = directory.stat_self().map_err(|error| Error::file("look at the directory", error))?;
+        self.settings.remember_device((found.stx_dev_major, found.stx_dev_minor), &directory)?;
         // Another one may stand there by now: then it is one that was there.
         is_new &= found.stx_uid == self.settings.powers.uid;
         let way = Way::below(parent.way.as_ref(), name, &self.way_bytes);
