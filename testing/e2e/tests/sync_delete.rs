@@ -7,6 +7,8 @@ use std::path::Path;
 
 use dray_e2e::actions::kill_one_end;
 use dray_e2e::data::{self, MIB};
+use dray_e2e::live::tool;
+use dray_e2e::power::is_isolated;
 use dray_e2e::twins::{LONG, tree, up, write};
 use dray_e2e::{Lab, gate};
 use rustix::fs::{IFlags, ioctl_getflags, ioctl_setflags};
@@ -310,5 +312,44 @@ fn a_plan_without_a_source_is_exit_3() {
     for options in ["-an", "-a"] {
         a.dray().args(["sync", options, "--delete"]).arg(a.file("missing/")).arg(&copy).run().expect(3);
         assert!(copy.join("extra").exists());
+    }
+}
+
+/// Issue 7 "vanished-source runs delete nothing wrongly": a disk that is unmounted while ssh logs in, after the run has looked at what is on it and the same is at the destination, is no empty source.
+#[test]
+fn a_disk_that_goes_during_the_login_deletes_nothing() {
+    if !is_isolated("a_disk_that_goes_during_the_login_deletes_nothing") {
+        return;
+    }
+    // Of fewer the entries themselves wait, and their directories stay open.
+    const FILES: usize = 1_000;
+    let Some(lab) = Lab::of(2).build() else { return };
+    let (a, b) = lab.pair();
+    b.sshd();
+    let (source, copy, ssh) = (a.directory("source"), a.directory("copy"), a.file("ssh"));
+    let place = source.to_str().unwrap();
+    for unmounts in [false, true] {
+        tool(&["mount", "-t", "tmpfs", "tmpfs", place]);
+        for top in [&source, &copy] {
+            (0..FILES).for_each(|at| write(&top.join(format!("{}/{at}", at % 20)), b"the same", 0));
+        }
+        // So it does not end with a word on all of it.
+        write(&source.join("differs"), b"newer", 0);
+        write(&copy.join("differs"), b"old", -100);
+        let unmount = if unmounts { format!("umount {place}") } else { "true".into() };
+        write(&ssh, format!("#!/bin/sh\nsleep 1; {unmount}; exec ssh \"$@\"\n").as_bytes(), 0);
+        fs::set_permissions(&ssh, fs::Permissions::from_mode(0o755)).unwrap();
+        let ssh = format!("{} {}", ssh.display(), b.ssh_options().join(" "));
+        let program = a.dray().args(["sync", "-a", "--delete", "-e", &ssh]).arg(source.join(""));
+        let said = program.arg(b.remote(&copy)).run();
+        let is_there = (0..FILES).all(|at| copy.join(format!("{}/{at}", at % 20)).exists());
+        assert!(is_there, "{unmounts}: {said}");
+        assert_eq!(said.code(), Some(if unmounts { 4 } else { 0 }), "{said}");
+        if unmounts {
+            assert!(said.stderr_text().contains("another directory than a moment ago"), "{said}");
+            assert_eq!(fs::read(copy.join("differs")).unwrap(), b"old", "{said}");
+        } else {
+            tool(&["umount", place]);
+        }
     }
 }

@@ -235,6 +235,7 @@ impl Telling {
         };
         let scan = Scan::new(&options, None, &is_over);
         let told = scan.sources(&self.origin, &self.sources, self.follow)?.tell()?;
+        self.source.expect(told.roots.clone());
         while wish.get() == Wish::Unknown && heard(self.words.as_ref(), &wish, true) {}
         if wish.get() != Wish::Wanted {
             return None;

@@ -18,7 +18,7 @@ use super::super::remote::unpacked;
 use super::near::{found_sources, interrupted};
 use super::sources::{by_machine, once, require_one_machine};
 use super::sync::{self, name_of};
-use super::{TreeCopied, TreeOptions, show, tree_message, walk_options};
+use super::{Holding, TreeCopied, TreeOptions, TreeRequest, show, tree_message, walk_options};
 use crate::{Event, Listed, ListedKind, Location, Node, Observer, Stop};
 
 /// Entries on the way to the one at hand, and how many there were.
@@ -93,11 +93,16 @@ impl Node {
     ) -> Result<TreeCopied> {
         let (here, there) = by_machine(once(sources, observer));
         require_one_machine(&here, &there)?;
-        let options = &only_read(options);
-        match there.into_iter().next() {
-            Some((host, paths)) => self.list_there(host, &paths, options, observer, stop),
-            None => list_here(here, options, observer, stop),
-        }
+        let destination = Location::Local(PathBuf::from("."));
+        let request = TreeRequest { sources: sources.to_vec(), destination, options: only_read(options) };
+        let holding = Holding::new(observer, &request);
+        let listed = match there.into_iter().next() {
+            Some((host, paths)) => self.list_there(host, &paths, &request.options, &holding, stop),
+            None => list_here(here, &request.options, &holding, stop),
+        };
+        let listed = listed.inspect_err(|_| holding.release_all())?;
+        holding.end(&listed)?;
+        Ok(listed)
     }
 
     fn list_there(

@@ -25,8 +25,8 @@ use dray_core::tree::{
 use dray_core::{Error, ErrorKind, Result};
 use dray_engine::session::Owed;
 use dray_store::local::tree::{
-    Cut, FileState, FileToSend, OpenFile, Origin, OwnerNames, Piece, ReadSize, WalkOptions, Walked, Walker,
-    cut_content, hash_content, own_directory,
+    Cut, FileState, FileToSend, OpenFile, Origin, OwnerNames, Piece, ReadSize, Roots, WalkOptions, Walked,
+    Walker, cut_content, hash_content, own_directory,
 };
 use dray_transfer::tree::{Batch, RecordSink, Removes, SendError, TreeFile, TreeSource};
 
@@ -126,6 +126,11 @@ impl WalkSource {
     /// See [`Walker::pass_by`].
     pub(super) fn pass_by(&mut self, held: HashSet<[u8; TREE_DIGEST_BYTES]>) {
         self.walker.pass_by(held);
+    }
+
+    /// See [`Walker::expect`].
+    pub(super) fn expect(&mut self, roots: Roots) {
+        self.walker.expect(roots);
     }
 
     /// With sources whose paths begin at `origin`.

@@ -65,7 +65,7 @@ pub use chmod::ModeChange;
 pub use chosen::Chosen;
 pub use content::{FileState, Piece, ReadSize, hash_content};
 pub use cut::{Cut, CutEnd, cut_content};
-pub use digest::{DigestOptions, Held, ReceivingEnd, Scan, Scanned, Told};
+pub use digest::{DigestOptions, Held, ReceivingEnd, Roots, Scan, Scanned, Told};
 pub use directory::{Directory, raise_open_files};
 pub use exclude::Excludes;
 pub use fake::FakeSuper;

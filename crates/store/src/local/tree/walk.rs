@@ -211,6 +211,10 @@ pub struct Walker {
     buffer: Vec<u8>,
     /// Directories of which the receiver has everything that is in them, by their places.
     held: HashSet<[u8; TREE_DIGEST_BYTES]>,
+    /// Which directories the sources are to be.
+    roots: digest::Roots,
+    /// Those of them that are still there.
+    passed_by: HashSet<[u8; TREE_DIGEST_BYTES]>,
     pruning: Pruning,
     /// The source at hand, and the state of what was told last, if that is no directory.
     removed_from: Arc<PathBuf>,
@@ -247,6 +251,8 @@ impl Walker {
             parent: None,
             buffer: Vec::new(),
             held: HashSet::new(),
+            roots: digest::Roots::new(),
+            passed_by: HashSet::new(),
             pruning: Pruning::default(),
             removed_from: Arc::default(),
             state: None,
@@ -260,9 +266,14 @@ impl Walker {
     }
 
     /// Directories in these places are told, and nothing in them: they were scanned, and the receiver has the same
-    /// ([`Held::places`](super::Held::places)).
+    /// ([`Held::places`](super::Held::places)). Those that are not there any more by then are told as failed, where names that vanish are.
     pub fn pass_by(&mut self, held: HashSet<[u8; TREE_DIGEST_BYTES]>) {
         self.held = held;
+    }
+
+    /// The sources were these directories when they were scanned: one that is another now has failed, as where a disk was mounted or unmounted.
+    pub fn expect(&mut self, roots: digest::Roots) {
+        self.roots = roots;
     }
 
     /// With sources whose paths begin at `origin`.
@@ -311,7 +322,7 @@ impl Walker {
                 return Some(step);
             }
             let Some(level) = self.levels.last_mut() else {
-                let Some(source) = self.sources.next() else { return self.tell_lost_links() };
+                let Some(source) = self.sources.next() else { return self.tell_lost() };
                 if self.options.removes {
                     self.removed_from = Arc::new(source.clone());
                 }
@@ -366,6 +377,18 @@ impl Walker {
         Ok(Some(Walked::Entry(Box::new(entry), None)))
     }
 
+    /// The last steps, if something is missing of what was said or is to be known.
+    fn tell_lost(&mut self) -> Option<Walked> {
+        let missing = self.held.len() - self.passed_by.len();
+        self.held.clear();
+        self.passed_by.clear();
+        if missing == 0 || !self.options.tells_vanished {
+            return self.tell_lost_links();
+        }
+        let what = format!("{missing} directories in it that were read a moment ago are not there any more");
+        Some(Walked::Failed(self.source.clone(), Error::new(ErrorKind::Changed, what)))
+    }
+
     /// The last step, if there was no room to remember hard links.
     fn tell_lost_links(&mut self) -> Option<Walked> {
         let lost = std::mem::take(&mut self.links_lost);
@@ -403,6 +426,7 @@ impl Walker {
                 return Ok(Walked::Missing);
             }
             let found = directory.stat_self_for(self.mounts.facts()).map_err(failed)?;
+            self.require_expected(&found)?;
             self.telling = fake::Telling::new(self.options.fake, &directory);
             return self.enter(None, directory, &found, self.whole(), self.options.directories);
         };
@@ -415,6 +439,7 @@ impl Walker {
         if file_type(&found) == FileType::Directory {
             let directory = parent.child(&name).map_err(not_entered)?;
             let found = directory.stat_self_for(self.mounts.facts()).map_err(failed)?;
+            self.require_expected(&found)?;
             self.telling = fake::Telling::new(self.options.fake, &directory);
             return self.enter(None, directory, &found, self.whole(), false);
         }
@@ -425,6 +450,18 @@ impl Walker {
             None => Err(Error::new(ErrorKind::Refused, "it is a device, fifo or socket")
                 .advise("-a copies those too")),
         }
+    }
+
+    /// `Changed` if the source is another directory than the one that was scanned.
+    fn require_expected(&self, found: &Statx) -> Result<()> {
+        let index = usize::try_from(self.source_number.saturating_sub(1)).unwrap_or(usize::MAX);
+        if self.roots.get(&index).is_none_or(|expected| *expected == identity_of(found)) {
+            return Ok(());
+        }
+        Err(Error::new(
+            ErrorKind::Changed,
+            "it is another directory than a moment ago: something was mounted or unmounted there, or took its place",
+        ))
     }
 
     /// How much of a source is looked at.
@@ -588,7 +625,9 @@ impl Walker {
         let told = self.believed(told, found, name.is_none())?;
         let mut metadata = metadata(&told);
         self.add_xattrs(&mut metadata, &|scope| attributes::read_open(directory.as_fd(), scope));
-        let is_held = !self.held.is_empty() && self.held.contains(&digest::place(&self.landing_path()));
+        let place = (!self.held.is_empty()).then(|| digest::place(&self.landing_path()));
+        let is_held = place.is_some_and(|place| self.held.contains(&place));
+        self.passed_by.extend(place.filter(|_| is_held));
         let is_entered =
             (goes_in || is_meant) && !is_held && (!self.options.one_file_system || device == self.device);
         if is_entered {

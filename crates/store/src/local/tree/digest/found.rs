@@ -6,6 +6,7 @@ use std::collections::{HashMap, HashSet};
 use dray_core::limits::{TREE_DIGEST_BYTES, TREE_DIGESTS_ENTRIES_MIN, TREE_DIGESTS_MAX};
 use dray_core::message::{Digests, DigestsSame};
 
+use super::super::place::Identity;
 use super::canonical::Digest;
 use super::owned::{Names, Owner, Sole};
 
@@ -84,6 +85,7 @@ pub struct Scanned {
     pub(super) keeps_owners: bool,
     pub(super) sources: usize,
     pub(super) entries: u64,
+    pub(super) roots: Roots,
 }
 
 /// Digests that the sender tells, and of what they are.
@@ -93,8 +95,13 @@ pub struct Told {
     pub digests: Digests,
     /// The roots of all sources are among them.
     pub has_roots: bool,
+    /// Which directories the sources were.
+    pub roots: Roots,
     found: Vec<Found>,
 }
+
+/// Which directories sources were when they were scanned, by their numbers.
+pub type Roots = HashMap<usize, Identity>;
 
 /// Entries that are the same at both ends, and of which nothing is told.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -132,7 +139,7 @@ impl Scanned {
         let digests = found.iter().flat_map(|found| *found.told(is_owned)).collect::<Vec<u8>>();
         let has_roots = found.iter().filter(|found| found.root.is_some()).count() == self.sources;
         let digests = Digests { digests: digests.into(), owner: sole, entries: self.entries };
-        Some(Told { digests, has_roots, found })
+        Some(Told { digests, has_roots, roots: self.roots, found })
     }
 
     /// Which of `digests` there are here, too, and what that comes to.

@@ -16,7 +16,7 @@ mod tests;
 
 use std::sync::Arc;
 
-pub use found::{Held, Scanned, Told};
+pub use found::{Held, Roots, Scanned, Told};
 pub(super) use scan::place;
 pub use scan::{ReceivingEnd, Scan};
 

@@ -26,7 +26,7 @@ use super::super::walk;
 use super::super::write::file_type;
 use super::DigestOptions;
 use super::canonical::{self, DIRECTORY, Digest, Hashers};
-use super::found::{Directories, Found, Scanned};
+use super::found::{Directories, Found, Roots, Scanned};
 use super::owned::{Names, Owner, Owners};
 
 /// Names between two looks whether anybody still waits.
@@ -104,6 +104,7 @@ pub struct Scan<'a> {
     /// Names looked at, with those that are left out.
     names_seen: u64,
     entries: u64,
+    roots: Roots,
     files: u64,
     buffer: Vec<u8>,
     scratch: Vec<u8>,
@@ -133,6 +134,7 @@ impl<'a> Scan<'a> {
             device: (0, 0),
             names_seen: 0,
             entries: 0,
+            roots: Roots::new(),
             files: 0,
             buffer: Vec::new(),
             scratch: Vec::new(),
@@ -183,6 +185,7 @@ impl<'a> Scan<'a> {
             keeps_owners: self.options.keeps_owners(),
             sources,
             entries: self.entries,
+            roots: self.roots,
         }
     }
 
@@ -194,6 +197,7 @@ impl<'a> Scan<'a> {
         let Some(directory) = root.filter(|_| !self.is_left_out(true)) else { return Some(()) };
         let Ok(found) = directory.stat_self_for(self.mounts.facts()) else { return Some(()) };
         self.device = (found.stx_dev_major, found.stx_dev_minor);
+        self.roots.insert(index, identity_of(&found));
         self.enter(directory, &found);
         while let Some(level) = self.levels.last_mut() {
             if self.options.guard.as_ref().is_some_and(|guard| !guard.pulse.step()) {

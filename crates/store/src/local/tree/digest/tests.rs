@@ -455,6 +455,7 @@ fn ten_million_entries_are_remembered_in_bounds() {
         keeps_owners: false,
         sources: 1,
         entries: start,
+        roots: Roots::new(),
     };
     let told = scanned().tell().unwrap();
     // The root, the hundred, and as many of the ten thousand below as there is room for.
@@ -491,7 +492,14 @@ fn of_equal_directories_as_many_as_there_is_room_for_are_told() {
         }
         assert!((TREE_DIGESTS_HELD_MAX / 2..=TREE_DIGESTS_HELD_MAX).contains(&directories.len()));
         let names = Names::new(&DigestOptions::default(), true);
-        Scanned { directories, names, keeps_owners: false, sources: 1, entries: 8 * 500_000 }
+        Scanned {
+            directories,
+            names,
+            keeps_owners: false,
+            sources: 1,
+            entries: 8 * 500_000,
+            roots: Roots::new(),
+        }
     };
     let told = scanned(&mut (0..500_000)).tell().unwrap();
     assert_eq!(told.digests.iter().len(), TREE_DIGESTS_MAX);

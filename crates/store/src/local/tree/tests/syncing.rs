@@ -749,3 +749,43 @@ fn a_name_that_vanishes_is_told() {
         assert_eq!(failed, expected);
     }
 }
+
+/// Issue 7 "vanished-source runs delete nothing wrongly": a directory that was scanned, and is alike at the destination, is missed if it is gone when its turn comes; so is a source that is another
+/// directory by then, as where a disk was unmounted.
+#[test]
+fn what_was_scanned_is_missed() {
+    let failures = |walker: &mut Walker| -> Vec<ErrorKind> {
+        let steps: Vec<Walked> = std::iter::from_fn(|| walker.step()).collect();
+        let kind = |step: &Walked| match step {
+            Walked::Failed(_, error) => Some(error.kind()),
+            _ => None,
+        };
+        steps.iter().filter_map(kind).collect()
+    };
+    for (tells_vanished, is_there) in [(true, true), (true, false), (false, false)] {
+        let dir = filled(&["a/f", "z/f"]);
+        let from = dir.path().join("to");
+        let options = WalkOptions { tells_vanished, names: vec![Vec::new()], ..walk_options() };
+        let mut walker = Walker::new(vec![from.clone()], options);
+        walker.pass_by([digest::place(b"a")].into());
+        if !is_there {
+            fs::remove_dir_all(from.join("a")).unwrap();
+        }
+        let expected = if tells_vanished && !is_there { vec![ErrorKind::Changed] } else { Vec::new() };
+        assert_eq!(failures(&mut walker), expected, "{tells_vanished} {is_there}");
+    }
+    for is_replaced in [false, true] {
+        let dir = filled(&["a/f", "z/f"]);
+        let from = dir.path().join("to");
+        let mut walker = Walker::new(vec![from.clone()], walk_options());
+        let found = fs::metadata(&from).unwrap();
+        let device = (rustix::fs::major(found.dev()), rustix::fs::minor(found.dev()));
+        walker.expect([(0, (device.0, device.1, found.ino()))].into());
+        if is_replaced {
+            fs::rename(&from, dir.path().join("away")).unwrap();
+            fs::create_dir(&from).unwrap();
+        }
+        let expected = if is_replaced { vec![ErrorKind::Changed] } else { Vec::new() };
+        assert_eq!(failures(&mut walker), expected, "{is_replaced}");
+    }
+}
