@@ -5,7 +5,7 @@
 //! for all ([`ext4`]). Others keep their directories in a journal or a log, which they stop if the disk refuses it: there is nothing to ask for.
 
 use std::collections::HashMap;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 
 use dray_core::Error;
 use rustix::fs::{Mode, OFlags, StatxFlags, XattrFlags};
@@ -227,6 +227,16 @@ impl Settings {
             Err(_) => false,
         })
     }
+}
+
+/// Writes down that the disk refused some of a file, which is told once; best effort. Nobody writes that again: it counts as long as there is the file.
+pub(super) fn mark_file(file: BorrowedFd<'_>) {
+    let _ = rustix::fs::fsetxattr(file, MARK, b"file", XattrFlags::empty());
+}
+
+/// True if that was written down.
+pub(super) fn is_marked_file(file: BorrowedFd<'_>) -> bool {
+    rustix::fs::fgetxattr(file, MARK, &mut [0; 128][..]).is_ok()
 }
 
 fn write_down(directory: &Directory) -> bool {

@@ -22,7 +22,7 @@ use super::opened::{Devices, OpenDirectory, not_durable};
 use super::overwrite::{FACTS, born};
 use super::place::{FileTarget, Identity, NewFile, There, identity_of, times_of};
 use super::read_only::turned_read_only;
-use super::refused::{Device, Doubts, device_of, is_refusal};
+use super::refused::{Device, Doubts, device_of, is_marked_file, is_refusal, mark_file};
 use super::settings::{Settings, mtime_of};
 use super::write::{TreeWriter, file_type};
 use crate::local::file_systems::{BTRFS, EXT, OVERLAY, kind_of, lies_on};
@@ -567,7 +567,7 @@ impl Settings {
     }
 
     /// True if what another directory has under this name may not be on its disk. All of the disk's file system is asked for at once, the file by itself only where that told something, or tells
-    /// nothing. What is read of it, if it is read, is what the disk has.
+    /// nothing; what that tells is written down at the file, for it does once. What is read of it, if it is read, is what the disk has.
     pub(super) fn may_be_refused(&self, directory: &Directory, name: &Name, is_read: bool) -> bool {
         let Ok(file) = directory.open_to_read(name.as_bytes()) else {
             return !device_of(directory).is_some_and(|device| self.is_written(device, directory));
@@ -576,7 +576,11 @@ impl Settings {
         let device = (found.stx_dev_major, found.stx_dev_minor);
         let is_silent = self.fails_late(device, file.as_fd()) || self.is_overlay(device, file.as_fd());
         let is_written = !is_silent && self.is_written(device, &file);
-        if !is_written && rustix::fs::fsync(&file).is_err_and(is_refusal) {
+        let is_refused = !is_written && rustix::fs::fsync(&file).is_err_and(is_refusal);
+        if is_refused {
+            mark_file(file.as_fd());
+        }
+        if is_refused || is_marked_file(file.as_fd()) {
             return true;
         }
         if is_read {
