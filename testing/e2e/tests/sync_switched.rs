@@ -450,8 +450,8 @@ fn what_may_not_be_on_disk_is_made_anew() {
     let source = a.directory("source");
     write(&source.join("f"), b"new", 0);
     let command = ["sync", "-a", "--delete", "--atomic", "--fsync"];
-    // What is written, that once more before the two are compared, and the new tree's own directory just before the switch.
-    for (call, when) in [("syncfs", 1), ("syncfs", 2), ("fsync", 1)] {
+    // What is written, that once more before the two are compared, and the new tree's own directory just before the switch. The first syncfs(2) is of what the old tree has.
+    for (call, when) in [("syncfs", 2), ("syncfs", 3), ("fsync", 1)] {
         let top = a.directory(&format!("{call} {when}"));
         let copy = top.join("copy");
         write(&copy.join("f"), b"old!", 0);

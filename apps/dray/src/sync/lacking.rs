@@ -71,6 +71,7 @@ pub(crate) const LACKING: &[Lacking] = &[
     ),
     (&["--usermap", "--groupmap"], "not yet: `--chown` gives everything to one user and group"),
     (&["--copy-devices"], "no: `-D` copies devices as devices"),
+    (&["--daemon", "--config", "--dparam"], "no: `dray serve`, and tickets for what it shares"),
     (&["--super", "--drop-D"], "leave it out: root keeps owners and devices, others what they may"),
     (
         &["--copy-as", "--trust-sender", "--insecure-links", "--confine-root"],
@@ -231,5 +232,5 @@ mod tests {
         --address --port --sockopts --blocking-io --outbuf --stats --8-bit-output -8 --human-readable -h --progress -P \
         --itemize-changes -i --remote-option -M --out-format --log-file --log-file-format --password-file --early-input --list-only \
         --bwlimit --stop-after --stop-at --fsync --write-batch --only-write-batch --read-batch --protocol --iconv --checksum-seed --ipv4 \
-        -4 --ipv6 -6 --help";
+        -4 --ipv6 -6 --help --daemon --config --dparam";
 }
