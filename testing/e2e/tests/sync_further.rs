@@ -10,7 +10,6 @@ use std::time::Duration;
 
 use dray_e2e::actions::{assert_same_tree, await_no_dray, kill_one_end};
 use dray_e2e::data::{self, MIB};
-use dray_e2e::live::tool;
 use dray_e2e::sweep::signal;
 use dray_e2e::twins::{
     LONG, Way, case, odd_names, rsync, set_times, source_and_destination, sync, told, tree, up, write,
@@ -528,69 +527,4 @@ fn setuid_of_another_owner_is_told_once() {
     assert_eq!(sync(), "");
     let mode = |name: &str| fs::metadata(copy.join(name)).unwrap().mode() & 0o7777;
     assert_eq!((mode("d"), mode("f")), (0o4755, 0o755));
-}
-
-/// Issue 7, rsync's habit with a backup of a whole system: a destination in the source is none that is copied into itself where a rule leaves it out, or it lies on another file system and those are not
-/// gone into. Where neither is so, and where what is made beside it would be copied, it is refused.
-#[test]
-fn a_destination_in_the_source_may_be_left_out() {
-    let Some(lab) = Lab::of(1).build() else { return };
-    let a = lab.host(0);
-    // The options, where the destination is, whether it is there and on a disk of its own, and whether that is refused.
-    let cases: [(&[&str], &str, bool, bool, bool); 11] = [
-        (&["-a", "--exclude=/mnt/*"], "mnt/backup", false, false, false),
-        (&["-a", "--exclude=/mnt/*", "--delete"], "mnt/backup", true, false, false),
-        (&["-a", "--exclude=/mnt"], "mnt/deep/backup", true, false, false),
-        (&["-a", "--exclude=backup/"], "mnt/backup", false, false, false),
-        (&["-ax"], "mnt", true, true, false),
-        (&["-ax"], "mnt/backup", false, true, false),
-        (&["-ax"], "mnt", true, false, true),
-        (&["-a"], "mnt", true, true, true),
-        (&["-a", "--exclude=/mn"], "mnt/backup", true, false, true),
-        (&["-a", "--exclude=/mnt", "--include=/mnt"], "mnt/backup", true, false, false),
-        (&["-a", "--include=/mnt", "--exclude=/mnt"], "mnt/backup", true, false, true),
-    ];
-    for (number, (options, place, is_there, is_disk, is_refused)) in cases.into_iter().enumerate() {
-        let [ours, theirs] = ["ours", "theirs"].map(|who| a.directory(&format!("{who}{number}")));
-        let mut mounted = Vec::new();
-        for top in [&ours, &theirs] {
-            write(&top.join("f"), b"f", 0);
-            write(&top.join("d/g"), b"g", 0);
-            let (disk, copy) = (top.join("mnt"), top.join(place));
-            fs::create_dir_all(copy.parent().unwrap()).unwrap();
-            if is_disk {
-                fs::create_dir_all(&disk).unwrap();
-                tool(&["mount", "-t", "tmpfs", "tmpfs", disk.to_str().unwrap()]);
-                mounted.push(disk);
-            }
-            if is_there {
-                fs::create_dir_all(&copy).unwrap();
-                write(&copy.join("older"), b"older", 0);
-            }
-        }
-        let copies = [&ours, &theirs].map(|top| top.join(place));
-        let run = |top: &Path, copy: &Path| {
-            a.dray().arg("sync").args(options).arg(top.join("")).arg(copy).time_limit(LONG).run()
-        };
-        if is_refused {
-            let said = run(&ours, &copies[0]).expect(2);
-            assert!(said.stderr_text().contains("would never end"), "{options:?}: {said}");
-        } else {
-            run(&ours, &copies[0]).expect(0);
-            // Not what came meanwhile either.
-            run(&ours, &copies[0]).expect(0);
-            for _ in 0..2 {
-                let program = rsync(a).args(options).arg(theirs.join("")).arg(&copies[1]);
-                assert_eq!(program.run().code(), Some(0));
-            }
-            assert_eq!(paths(&copies[0]), paths(&copies[1]), "{options:?}");
-        }
-        for disk in mounted {
-            tool(&["umount", disk.to_str().unwrap()]);
-        }
-    }
-    let source = a.directory("switched");
-    write(&source.join("mnt/backup/f"), b"f", 0);
-    let said = a.dray().args(["sync", "-a", "--atomic", "--exclude=/mnt"]).arg(source.join(""));
-    said.arg(source.join("mnt/backup")).run().expect(2);
 }

@@ -1,7 +1,6 @@
 //! Trees within this machine: the same walk and the same writer, contents copied by the kernel, and shared where the file
 //! system can.
 
-use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
@@ -81,22 +80,13 @@ impl Node {
             .and_then(|landing| whole::landing(landing, whole::is_switched(&tree), &origin, destination));
         let follows = tree.flags & tree_flag::FOLLOW_SOURCES != 0;
         let may_go_on = landing.as_ref().is_ok_and(Landing::may_go_on);
-        let walk = sync::walk_chosen(walk_options(&tree, &names)?, options);
-        let is_followed = options.sync.as_ref().is_some_and(|sync| sync.mounts.is_some());
         for (source, name) in sources.iter().zip(&names) {
             // Where it goes on it takes the destination's own name.
             let takes_name = name.is_empty() || (may_go_on && source.is_dir());
-            // What is made beside the destination no rule may leave out, and what changes there would be followed.
-            let passes = |below: &Path, has_source_device: bool| {
-                let path = Path::new(OsStr::from_bytes(name)).join(below);
-                let is_left_out = walk.excludes.has(path.as_os_str().as_bytes(), true)
-                    || (walk.one_file_system && !has_source_device);
-                is_left_out && !whole::is_switched(&tree) && !is_followed
-            };
-            refuse_inside(source, destination, !takes_name, follows, &passes)?;
+            refuse_inside(source, destination, !takes_name, follows)?;
         }
         let landing = landing?;
-        let walker = Walker::new(sources.to_vec(), walk);
+        let walker = Walker::new(sources.to_vec(), sync::walk_chosen(walk_options(&tree, &names)?, options));
         // Nobody asks for the hash of what is there: what may differ is copied.
         let mut changes = Changes { never_compares: true, ..changes(&tree, &sync::beside_here)? };
         if let Some(sync) = &mut changes.sync {
@@ -180,15 +170,8 @@ fn walk_ahead(mut walker: Walker, removal: Option<&Removal>, batches: &mpsc::Syn
     }
 }
 
-/// A tree copied into itself would never end; a file onto itself is a slip. Of a directory of the source, by its path below that and whether it lies on the same file system, `passes` says
-/// whether it is not gone into.
-fn refuse_inside(
-    source: &Path,
-    destination: &Path,
-    is_named: bool,
-    follows: bool,
-    passes: &dyn Fn(&Path, bool) -> bool,
-) -> Result<()> {
+/// A tree copied into itself would never end; a file onto itself is a slip.
+fn refuse_inside(source: &Path, destination: &Path, is_named: bool, follows: bool) -> Result<()> {
     // A link that is copied as one is not what it leads to.
     let is_link = !follows && std::fs::symlink_metadata(source).is_ok_and(|found| found.is_symlink());
     let look = |path: &Path| if is_link { std::fs::symlink_metadata(path) } else { std::fs::metadata(path) };
@@ -204,25 +187,12 @@ fn refuse_inside(
     let parent = |path: &Path| {
         path.parent().map(|up| if up.as_os_str().is_empty() { ".".into() } else { up.to_owned() })
     };
-    let is_there = destination.exists();
-    let existing = if is_there { Some(destination.to_owned()) } else { parent(destination) };
+    let existing = if destination.exists() { Some(destination.to_owned()) } else { parent(destination) };
     let whole = existing.and_then(|path| std::fs::canonicalize(path).ok()).unwrap_or_default();
-    let Some(top) = whole.ancestors().find(|path| is_source(path)).filter(|_| from.is_dir()) else {
-        return Ok(());
-    };
-    let has_source_device =
-        |path: &Path| std::fs::symlink_metadata(path).is_ok_and(|found| found.dev() == from.dev());
-    let made = destination.file_name().filter(|_| !is_there).map(|name| whole.join(name));
-    let mut way = made.iter().map(PathBuf::as_path).chain(whole.ancestors().take_while(|path| *path != top));
-    let is_passed = |path: &Path| {
-        let is_like_source = has_source_device(path) || made.as_deref() == Some(path);
-        path.strip_prefix(top).is_ok_and(|below| passes(below, is_like_source))
-    };
-    if way.any(is_passed) {
-        return Ok(());
+    if from.is_dir() && whole.ancestors().any(is_source) {
+        return refused(format!("{destination:?} is in {source:?}, which would never end"));
     }
-    let what = format!("{destination:?} is in {source:?}, which would never end");
-    Err(Error::new(ErrorKind::Usage, what).advise("name another destination, or leave it out with --exclude"))
+    Ok(())
 }
 
 struct Copying<'a> {
@@ -353,7 +323,7 @@ impl Copying<'_> {
     }
 
     fn fail(&mut self, path: &[u8], error: Error) -> Result<()> {
-        let path = Path::new(OsStr::from_bytes(if path.is_empty() { b"." } else { path }));
+        let path = Path::new(std::ffi::OsStr::from_bytes(if path.is_empty() { b"." } else { path }));
         if matches!(error.kind(), ErrorKind::NoSpace | ErrorKind::Interrupted) {
             return Err(at(path, self.writer.last_error(error)));
         }

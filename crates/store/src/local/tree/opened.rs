@@ -510,19 +510,25 @@ pub(super) fn not_durable(error: io::Error) -> Error {
     Error::file("make it durable", error)
 }
 
-/// File systems that one copy keeps open to make them durable.
+/// File systems that one copy keeps open to make them durable: as many as a quarter of the files that may be open, within these.
+const DEVICES_MIN: usize = 64;
 const DEVICES_MAX: usize = 4096;
 
 impl Devices {
-    /// Remembers the file system of `directory`; fails if there are too many, or no descriptor is left for it.
-    pub(super) fn remember(&mut self, device: (u32, u32), directory: &Directory) -> Result<()> {
+    /// Remembers the file system of `directory`, where a quarter of the files that may be open is `quarter`; fails if there are too many, or no descriptor is left for it.
+    pub(super) fn remember(
+        &mut self,
+        device: (u32, u32),
+        directory: &Directory,
+        quarter: usize,
+    ) -> Result<()> {
         // What lies together comes together.
         if self.seen.iter().rev().any(|(seen, _)| *seen == device) {
             return Ok(());
         }
-        if self.seen.len() >= DEVICES_MAX {
-            let what =
-                format!("it lies on one of more than {DEVICES_MAX} file systems, and is to be on its disk");
+        let max = quarter.clamp(DEVICES_MIN, DEVICES_MAX);
+        if self.seen.len() >= max {
+            let what = format!("it lies on one of more than {max} file systems, and is to be on its disk");
             return Err(
                 Error::new(ErrorKind::Refused, what).advise("send parts of the tree by runs of their own")
             );

@@ -380,7 +380,10 @@ impl Settings {
 
     /// Where what comes is to be on its disk, the file system of `directory` is remembered until then. See [`Devices::remember`].
     pub(super) fn remember_device(&self, device: (u32, u32), directory: &Directory) -> dray_core::Result<()> {
-        if self.is_durable() { self.devices.borrow_mut().remember(device, directory) } else { Ok(()) }
+        if !self.is_durable() {
+            return Ok(());
+        }
+        self.devices.borrow_mut().remember(device, directory, self.held_max)
     }
 
     /// The owner and group that an entry should have, in numbers of this host.

@@ -31,7 +31,7 @@ use super::place::{Identity, identity_of};
 use super::prune::Pruning;
 use super::removing::{ToldEntry, require_told, settled};
 use super::special;
-use crate::local::file_systems::kind_of;
+use crate::local::file_systems::{OVERLAY, kind_of, lies_on};
 
 /// What the group of a hard link is derived with.
 const LINK_CONTEXT: &str = "drayman 2026-11-22 tree link group 1";
@@ -426,7 +426,7 @@ impl Walker {
                 return Ok(Walked::Missing);
             }
             let found = directory.stat_self_for(self.mounts.facts()).map_err(failed)?;
-            self.require_expected(&found)?;
+            self.require_expected(&directory, &found)?;
             self.telling = fake::Telling::new(self.options.fake, &directory);
             return self.enter(None, directory, &found, self.whole(), self.options.directories);
         };
@@ -439,10 +439,11 @@ impl Walker {
         if file_type(&found) == FileType::Directory {
             let directory = parent.child(&name).map_err(not_entered)?;
             let found = directory.stat_self_for(self.mounts.facts()).map_err(failed)?;
-            self.require_expected(&found)?;
+            self.require_expected(&directory, &found)?;
             self.telling = fake::Telling::new(self.options.fake, &directory);
             return self.enter(None, directory, &found, self.whole(), false);
         }
+        self.require_expected(&parent, &found)?;
         self.telling = fake::Telling::new(self.options.fake, &parent);
         self.device = (found.stx_dev_major, found.stx_dev_minor);
         match self.told(None, &parent, &name, &found)? {
@@ -452,16 +453,23 @@ impl Walker {
         }
     }
 
-    /// `Changed` if the source is another directory than the one that was scanned.
-    fn require_expected(&self, found: &Statx) -> Result<()> {
+    /// `Changed` if the source, which is `place` or lies there, is not the directory that was scanned.
+    fn require_expected(&mut self, place: &Directory, found: &Statx) -> Result<()> {
         let index = usize::try_from(self.source_number.saturating_sub(1)).unwrap_or(usize::MAX);
-        if self.roots.get(&index).is_none_or(|expected| *expected == identity_of(found)) {
+        let Some(expected) = self.roots.get(&index) else { return Ok(()) };
+        let now = identity_of(found);
+        let is_directory = file_type(found) == FileType::Directory;
+        // An overlay of several file systems gives a directory another inode once nobody has it open.
+        let is_like =
+            || is_directory && (now.0, now.1) == (expected.0, expected.1) && lies_on(place, &[OVERLAY]);
+        if now == *expected || is_like() {
             return Ok(());
         }
-        Err(Error::new(
-            ErrorKind::Changed,
-            "it is another directory than a moment ago: something was mounted or unmounted there, or took its place",
-        ))
+        // What is missing of it is told with that; the rest is told in full.
+        self.held.clear();
+        self.passed_by.clear();
+        let what = "it is not the directory that it was a moment ago: something was mounted or unmounted there, or took its place";
+        Err(Error::new(ErrorKind::Changed, what))
     }
 
     /// How much of a source is looked at.

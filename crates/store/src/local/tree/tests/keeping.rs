@@ -287,7 +287,7 @@ fn every_file_system_is_made_durable() {
     let mut remember = |path: &Path| {
         let found = fs::metadata(path).unwrap();
         let device = (rustix::fs::major(found.dev()), rustix::fs::minor(found.dev()));
-        devices.remember(device, &Directory::open(path).unwrap())
+        devices.remember(device, &Directory::open(path).unwrap(), 0)
     };
     for path in [temporary.path(), temporary.path(), Path::new("/proc")] {
         remember(path).unwrap();
