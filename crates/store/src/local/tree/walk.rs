@@ -211,10 +211,10 @@ pub struct Walker {
     buffer: Vec<u8>,
     /// Directories of which the receiver has everything that is in them, by their places.
     held: HashSet<[u8; TREE_DIGEST_BYTES]>,
-    /// Which directories the sources are to be.
-    roots: digest::Roots,
     /// Those of them that are still there.
     passed_by: HashSet<[u8; TREE_DIGEST_BYTES]>,
+    /// Which directories the sources are to be.
+    roots: digest::Roots,
     pruning: Pruning,
     /// The source at hand, and the state of what was told last, if that is no directory.
     removed_from: Arc<PathBuf>,
@@ -251,8 +251,8 @@ impl Walker {
             parent: None,
             buffer: Vec::new(),
             held: HashSet::new(),
-            roots: digest::Roots::new(),
             passed_by: HashSet::new(),
+            roots: digest::Roots::new(),
             pruning: Pruning::default(),
             removed_from: Arc::default(),
             state: None,
@@ -455,8 +455,7 @@ impl Walker {
 
     /// `Changed` if the source, which is `place` or lies there, is not the directory that was scanned.
     fn require_expected(&mut self, place: &Directory, found: &Statx) -> Result<()> {
-        let index = usize::try_from(self.source_number.saturating_sub(1)).unwrap_or(usize::MAX);
-        let Some(expected) = self.roots.get(&index) else { return Ok(()) };
+        let Some(expected) = self.roots.get(&self.source_index()) else { return Ok(()) };
         let now = identity_of(found);
         let is_directory = file_type(found) == FileType::Directory;
         // An overlay of several file systems gives a directory another inode once nobody has it open.
@@ -588,11 +587,15 @@ impl Walker {
         !path.is_empty() && excludes.leaves_out(Asked::Sending, &path, is_directory, &self.local)
     }
 
+    /// Which of the sources is at hand.
+    fn source_index(&self) -> usize {
+        usize::try_from(self.source_number.saturating_sub(1)).unwrap_or(usize::MAX)
+    }
+
     /// Path of the entry at hand from the destination on.
     fn landing_path(&self) -> Vec<u8> {
         let last = || self.source.file_name().unwrap_or_default().as_bytes().to_vec();
-        let index = usize::try_from(self.source_number.saturating_sub(1)).unwrap_or(usize::MAX);
-        let mut path = self.options.names.get(index).cloned().unwrap_or_else(last);
+        let mut path = self.options.names.get(self.source_index()).cloned().unwrap_or_else(last);
         if !path.is_empty() && !self.path.is_empty() {
             path.push(b'/');
         }
